@@ -1,0 +1,271 @@
+"""What one measuring process leaves behind: the schema of a record and of a night, in strict JSON.
+
+A *record* is one run of ``python -m benchmarks.run``: what was measured, on what, and how. Every sample lies in a
+Parquet file of the same name. A *night* names the records of one ``ci nightly`` and holds its verdicts.
+Units are fixed by the metric's name (``device_us``, ``cache_bytes``); readers convert only when printing.
+Schema history: 1 (2026-11-29) first.
+"""
+
+import math
+from datetime import UTC, datetime
+from pathlib import Path
+from secrets import token_hex
+from typing import Any, Literal, get_args
+
+import msgspec
+
+SCHEMA_VERSION = 1
+
+Contract = Literal["graph-cold", "graph-warm", "nvbench-cold", "host-dispatch", "cpu-reference", "exact", "static"]
+Status = Literal["ok", "skipped", "failed", "invalid"]
+VerdictName = Literal["regressed", "improved", "unchanged", "new", "inconclusive", "blind", "missing", "invalid"]
+
+CONTRACTS: tuple[str, ...] = get_args(Contract)
+
+
+class Struct(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Base of all stored objects: immutable, no unknown fields."""
+
+
+class Environment(Struct, kw_only=True):
+    """What cuts a series when it changes. Absent facts are None; ``missing`` says why, by field name."""
+
+    gpu_model: str  # slug such as "nvidia-h200"; "cpu" without a GPU
+    gpu_memory_bytes: int | None = None
+    compute_capability: str | None = None
+    num_sms: int | None = None
+    l2_bytes: int | None = None
+    mig: str | None = None
+    ecc: str | None = None
+    power_limit_w: float | None = None
+    driver: str | None = None
+    cuda: str | None = None
+    python: str
+    torch: str
+    triton: str | None = None
+    ptxas: str | None = None
+    harness: str  # version of benchmarks.harness
+    cpu_model: str | None = None
+    os_kernel: str | None = None
+    missing: dict[str, str] = {}
+
+    def cut_key(self, *, host: bool) -> tuple[Any, ...]:
+        """Fields that must be equal for two values to stand in one series; CPU and OS count for host metrics only."""
+        values = msgspec.structs.asdict(self)
+        values.pop("missing")
+        if not host:
+            values.pop("cpu_model")
+            values.pop("os_kernel")
+        return tuple(values.items())
+
+
+class Silicon(Struct, kw_only=True):
+    """Which physical card and host. A random effect: shown (hashed in public), never cutting a series."""
+
+    gpu_uuid: str | None = None
+    vbios: str | None = None
+    host: str | None = None
+    missing: dict[str, str] = {}
+
+
+class Subject(Struct, kw_only=True):
+    """What is tracked: the code that was measured."""
+
+    commit: str | None = None  # None where there is no git and no --commit
+    commit_utc: str | None = None
+    dirty: bool | None = None
+    source_hash: str  # of the recoverssm package's files
+    version: str
+
+
+class Case(Struct, kw_only=True):
+    """A named workload, as far as readers of a record need it."""
+
+    name: str
+    stands_for: str
+    num_requests: int
+    spec_query_len: int
+    num_heads: int
+    num_layers: int
+    mean_accepted: float
+    state_dtype: str  # "fp32" | "bf16"
+
+
+class Check(Struct, kw_only=True):
+    """One comparison with the float64 reference, made before anything was timed."""
+
+    case: str
+    op: str
+    provider: str
+    metric: str  # "out_error", "u_error", "state_error": relative Frobenius norm; "untouched": differing elements
+    value: float | None  # None when not finite; then passed is False
+    limit: float
+    passed: bool
+    detail: str = ""
+
+
+class Control(Struct, kw_only=True):
+    """A stream kernel of ours that reads and writes plain memory: what this process on this card could reach."""
+
+    name: str  # "copy" | "read" | "read4_write1"
+    read_bytes: int
+    write_bytes: int
+    median_us: float
+    bytes_per_s: float
+
+
+class Measurement(Struct, kw_only=True):
+    """One series' value in this process. Series key: metric / op / provider / case / GPU model / contract."""
+
+    metric: str
+    op: str
+    provider: str
+    case: str
+    contract: Contract
+    unit: str
+    status: Status = "ok"
+    reason: str = ""  # why not ok; for ok: why sampling stopped
+    value: float | None = None  # median of the samples, or the exact value
+    low: float | None = None  # 95 % interval of the median within this process
+    high: float | None = None
+    n_samples: int = 0
+    launches_per_sample: int = 0  # op calls inside one timed window
+    read_bytes: int | None = None  # compulsory DRAM bytes of one op call
+    write_bytes: int | None = None
+    roofline_pct: float | None = None
+    control_pct: float | None = None
+
+    @property
+    def key(self) -> tuple[str, str, str, str, str]:
+        return (self.metric, self.op, self.provider, self.case, self.contract)
+
+
+class MonitorSummary(Struct, kw_only=True):
+    """What NVML saw of the card during this process. Absent facts are None; ``missing`` says why."""
+
+    num_readings: int = 0
+    sm_clock_mhz_min: float | None = None
+    sm_clock_mhz_median: float | None = None
+    sm_clock_mhz_max: float | None = None
+    memory_clock_mhz: float | None = None
+    power_w_median: float | None = None
+    power_w_max: float | None = None
+    temperature_c_max: float | None = None
+    throttle_us: dict[str, int] = {}  # cumulative counters' growth over the process, by reason
+    foreign_processes: list[int] = []
+    missing: dict[str, str] = {}
+
+
+class Record(Struct, kw_only=True):
+    """One measuring process."""
+
+    schema_version: int = SCHEMA_VERSION
+    id: str
+    created_utc: str
+    duration_s: float
+    case_set: str
+    seed: int
+    command: list[str]
+    environment: Environment
+    silicon: Silicon
+    subject: Subject
+    monitor: MonitorSummary
+    cases: list[Case]
+    controls: list[Control]
+    checks: list[Check]
+    measurements: list[Measurement]
+
+
+class Verdict(Struct, kw_only=True):
+    """Tonight's value of one series against the base night's."""
+
+    metric: str
+    op: str
+    provider: str
+    case: str
+    contract: Contract
+    unit: str
+    verdict: VerdictName
+    reason: str
+    gated: bool  # False: shown, never failing a night (ci/thresholds.toml says why)
+    value: float | None = None  # median over processes
+    low: float | None = None  # 95 % interval of value over processes
+    high: float | None = None
+    n_processes: int = 0
+    process_sd_pct: float | None = None  # standard deviation of the process medians
+    base_value: float | None = None
+    change_pct: float | None = None  # 100 * (value / base_value - 1), with its 95 % interval
+    change_low_pct: float | None = None
+    change_high_pct: float | None = None
+    limit_pct: float | None = None
+    detectable_pct: float | None = None  # smallest detectable effect: 80 % power, one-sided 5 %
+
+    @property
+    def key(self) -> tuple[str, str, str, str, str]:
+        return (self.metric, self.op, self.provider, self.case, self.contract)
+
+
+class Night(Struct, kw_only=True):
+    """One run of ``ci nightly`` on one GPU model."""
+
+    schema_version: int = SCHEMA_VERSION
+    id: str
+    created_utc: str
+    case_set: str
+    gpu_model: str
+    records: list[str]  # ids
+    quarantined: list[str] = []  # files that could not be read, with the reason
+    base_night: str | None = None
+    verdicts: list[Verdict]
+    accepted: bool
+    exit_code: int
+    notes: list[str] = []
+
+
+def utc_now() -> str:
+    """Now, to the second, as ``2026-11-29T14:00:00Z``."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def new_id(commit: str | None) -> str:
+    """A name for a record or night: UTC time, short commit, random part; sorts by time."""
+    return f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{(commit or 'nocommit')[:8]}-{token_hex(3)}"
+
+
+def encode(obj: Record | Night) -> bytes:
+    """Strict JSON, indented, ending in a newline. Raises ValueError on NaN or infinity."""
+    _refuse_non_finite(msgspec.to_builtins(obj), type(obj).__name__)
+    return msgspec.json.format(msgspec.json.encode(obj), indent=1) + b"\n"
+
+
+def decode_record(data: bytes) -> Record:
+    """Raises msgspec.ValidationError or msgspec.DecodeError, both naming the place."""
+    return msgspec.json.decode(data, type=Record)
+
+
+def decode_night(data: bytes) -> Night:
+    """Raises msgspec.ValidationError or msgspec.DecodeError, both naming the place."""
+    return msgspec.json.decode(data, type=Night)
+
+
+def json_schema() -> dict[str, Any]:
+    """JSON Schema of records and nights, as published with the site."""
+    (_, _), components = msgspec.json.schema_components((Record, Night))
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "$defs": components, "oneOf": [{"$ref": "#/$defs/Record"}, {"$ref": "#/$defs/Night"}]}
+
+
+def _refuse_non_finite(value: Any, where: str) -> None:
+    # msgspec writes NaN as null, which would read back as "no value" without a reason.
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{where}: expected a finite number, got {value}; store None with a reason instead")
+    if isinstance(value, dict):
+        for key, item in value.items():
+            _refuse_non_finite(item, f"{where}.{key}")
+    if isinstance(value, list):
+        for index, item in enumerate(value):
+            _refuse_non_finite(item, f"{where}[{index}]")
+
+
+def samples_path(record_path: Path) -> Path:
+    """The Parquet file beside a record's JSON."""
+    return record_path.with_suffix(".parquet")

@@ -1,0 +1,108 @@
+"""Value objects that the ops share. All are frozen; tensors inside them are written in place by the ops."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from recoverssm.errors import ConfigError
+
+NULL_SLOT = 0
+"""Slot ids at or below this mean "no slot"."""
+
+MAX_SPEC_QUERY_LEN = 16
+"""Longest verify window (1 + draft tokens) the kernels are built for."""
+
+
+@dataclass(frozen=True, slots=True)
+class KDAShape:
+    """Sizes of one Kimi Delta Attention layer on one rank.
+
+    Attributes:
+        num_heads: local heads H (96 / tensor parallel size for Kimi-K3).
+        spec_query_len: T = 1 + draft tokens, 1 to 16.
+        key_dim: K, channels of q, k and the gate per head.
+        value_dim: V, channels of v and the output per head.
+        conv_width: taps of the depthwise short convolution.
+    """
+
+    num_heads: int
+    spec_query_len: int
+    key_dim: int = 128
+    value_dim: int = 128
+    conv_width: int = 4
+
+    def __post_init__(self) -> None:
+        for name in ("num_heads", "spec_query_len", "key_dim", "value_dim"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}: expected at least 1, got {getattr(self, name)}")
+        if self.spec_query_len > MAX_SPEC_QUERY_LEN:
+            raise ConfigError(
+                f"spec_query_len: expected at most {MAX_SPEC_QUERY_LEN} (1 + draft tokens), got {self.spec_query_len}"
+            )
+        if self.conv_width < 2:
+            raise ConfigError(f"conv_width: expected at least 2, got {self.conv_width}")
+
+    @property
+    def conv_channels(self) -> int:
+        """Channels of the short convolution: q, k and v of every head."""
+        return self.num_heads * (2 * self.key_dim + self.value_dim)
+
+    @property
+    def conv_history_len(self) -> int:
+        """Tokens of raw projections the convolution needs from before a step."""
+        return self.conv_width - 1
+
+    @property
+    def conv_state_len(self) -> int:
+        """Tokens one conv slot holds: the history and the drafts of one window."""
+        return self.conv_history_len + self.spec_query_len - 1
+
+
+@dataclass(frozen=True, slots=True)
+class GateParams:
+    """Parameters of the KDA gate, of one layer or stacked over layers.
+
+    Attributes:
+        A_log: [H] or [L, H] float32; the gate is scaled by exp(A_log).
+        dt_bias: [H, K] or [L, H, K] float32, added to the raw gate.
+        lower_bound: negative for the bounded form ``lower_bound * sigmoid(exp(A_log) * x)``;
+            None for the unbounded form ``-exp(A_log) * softplus(x)``.
+    Source: docs/algorithm.md section 1; Kimi-K3 uses lower_bound = -5.
+    """
+
+    A_log: Tensor
+    dt_bias: Tensor
+    lower_bound: float | None
+
+    def __post_init__(self) -> None:
+        if self.lower_bound is not None and not self.lower_bound < 0:
+            raise ConfigError(f"lower_bound: expected a negative number or None, got {self.lower_bound}")
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """What verify keeps of a window of one layer, so that commit can rebuild any prefix of it.
+
+    Attributes:
+        correction: u, [R, H, T, V] float32, the delta-rule correction after decay and beta.
+        key_gate: [R, H, T, 2K] activation dtype; key after conv and SiLU (not normalised), then raw gate.
+    Row r belongs to row r of the step's speculative batch.
+    """
+
+    correction: Tensor
+    key_gate: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class CommitPlan:
+    """Which prefix each speculative row keeps, and where its state comes from and goes to.
+
+    Attributes:
+        commit_lens: [N] int32, accepted tokens a of each row, 0 where there is nothing to do.
+        source_slots: [N] int32, slot of the checkpoint that verify read; 0 where commit_lens is 0.
+        final_slots: [N] int32, slot that receives the state after commit_lens tokens; 0 likewise.
+    """
+
+    commit_lens: Tensor
+    source_slots: Tensor
+    final_slots: Tensor
