@@ -1,0 +1,125 @@
+"""cost.py against the published byte floors (facts of vLLM PR 51855, one request and head, K = V = 128)."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from recoverssm import cost
+
+FP32 = cost.LayerSizes(num_heads=1, state_itemsize=4)
+BF16 = cost.LayerSizes(num_heads=1, state_itemsize=2)
+T = 8
+BETA_BYTES = T * 2
+"""raw beta, bf16: the term that one of the two published tables leaves out."""
+
+
+@pytest.mark.parametrize(("sizes", "expected"), [(FP32, 83_984), (BF16, 51_216)], ids=["fp32", "bf16"])
+def test_verify_moves_one_state_and_the_activations_and_records_of_eight_tokens(sizes, expected):
+    assert cost.verify(sizes, num_rows=1, num_tokens=T).total_bytes == expected
+
+
+@pytest.mark.parametrize(("sizes", "expected"), [(FP32, 600_080), (BF16, 305_168)], ids=["fp32", "bf16"])
+def test_full_state_verify_moves_nine_states_and_the_activations_of_eight_tokens(sizes, expected):
+    assert cost.full_state_verify(sizes, num_rows=1, num_tokens=T).total_bytes == expected
+
+
+@pytest.mark.parametrize(
+    ("sizes", "verify", "full_state"), [(FP32, 83_968, 600_064), (BF16, 51_200, 305_152)], ids=["fp32", "bf16"]
+)
+def test_without_raw_beta_the_other_published_table_is_met(sizes, verify, full_state):
+    assert cost.verify(sizes, num_rows=1, num_tokens=T).total_bytes - BETA_BYTES == verify
+    assert cost.full_state_verify(sizes, num_rows=1, num_tokens=T).total_bytes - BETA_BYTES == full_state
+
+
+@pytest.mark.parametrize(
+    ("sizes", "commit_len", "expected"),
+    [(FP32, 4, 135_168), (FP32, 8, 139_264), (BF16, 4, 69_632), (BF16, 8, 73_728)],
+)
+def test_commit_moves_two_states_and_the_accepted_records(sizes, commit_len, expected):
+    assert cost.commit_state(sizes, [commit_len]).total_bytes == expected
+
+
+def test_verify_writes_no_state():
+    written = cost.verify(FP32, num_rows=1, num_tokens=1).write_bytes
+
+    assert written == 128 * 2 + 128 * 4 + 2 * 128 * 2  # output, correction, key and gate
+
+
+def test_rejected_rows_cost_nothing():
+    assert cost.commit_state(FP32, [0, 0]) == cost.Cost(0, 0, 0)
+    assert cost.compact_conv(FP32, [0, 0]) == cost.Cost(0, 0, 0)
+    assert cost.commit_state(FP32, [0, 5, 0]) == cost.commit_state(FP32, [5])
+
+
+def test_conv_compaction_moves_one_history_there_and_back():
+    assert cost.compact_conv(BF16, [4]).total_bytes == 3 * 384 * 2 * 2
+
+
+def test_a_row_that_accepts_one_token_has_its_conv_history_in_place_already():
+    assert cost.compact_conv(BF16, [1]).total_bytes == 0
+
+
+def test_plan_reads_and_writes_a_few_integers_a_row():
+    assert cost.commit_plan(num_rows=32) == cost.Cost(4 * (32 + 33 + 32), 4 * 3 * 32, 0)
+    assert cost.commit_plan(num_rows=32, has_request_indices=True).read_bytes == 4 * (32 + 33 + 32 + 32)
+
+
+def test_flops_of_batch_32_at_tp8_are_24_and_10_gigaflops():
+    sizes = cost.LayerSizes(num_heads=12)
+
+    verifies = cost.verify(sizes, num_rows=32, num_tokens=32 * T).times(69)
+
+    assert verifies.flops == 7 * 16_384 * 32 * T * 12 * 69
+    assert round(verifies.flops / 1e9, 1) == 24.3
+    assert round(cost.commit_state(sizes, [T] * 32).times(69).flops / 1e9, 1) == 10.4
+
+
+def test_batch_32_at_tp8_moves_the_published_gigabytes():
+    sizes = cost.LayerSizes(num_heads=12)
+    full_state = cost.full_state_step(sizes, num_rows=32, num_tokens=256, num_layers=69)
+    verifies = cost.verify(sizes, num_rows=32, num_tokens=256).times(69)
+    commits = cost.commit_state(sizes, [8] * 32).times(69)
+
+    assert round(full_state.total_bytes / 1e9, 2) == 15.90
+    assert round(verifies.total_bytes / 1e9, 3) == 2.225
+    assert round(commits.total_bytes / 1e9, 2) == 3.69
+
+
+@pytest.mark.parametrize(("t", "ratio"), [(8, 2.69), (4, 1.59), (3, 1.29), (2, 0.98)])
+def test_full_state_over_recoverssm_traffic_when_every_token_is_accepted(t, ratio):
+    verify = cost.verify(FP32, num_rows=1, num_tokens=t).total_bytes
+    commit = cost.commit_state(FP32, [t]).total_bytes
+    full_state = cost.full_state_verify(FP32, num_rows=1, num_tokens=t).total_bytes
+
+    assert full_state / (verify + commit) == pytest.approx(ratio, abs=0.006)
+
+
+def test_a_step_is_the_sum_of_its_parts():
+    sizes = cost.LayerSizes(num_heads=3, state_itemsize=2)
+    lens = [0, 1, 4]
+
+    whole = cost.step(sizes, lens, num_rows=3, num_tokens=11, num_layers=5)
+
+    parts = cost.commit_plan(num_rows=3)
+    for _ in range(5):
+        parts += cost.verify(sizes, num_rows=3, num_tokens=11)
+        parts += cost.commit_state(sizes, lens) + cost.compact_conv(sizes, lens)
+    assert whole == parts
+
+
+def test_ragged_rows_cost_what_their_tokens_cost():
+    sizes = cost.LayerSizes(num_heads=2, key_dim=64, value_dim=32, state_itemsize=2)
+
+    ragged = cost.verify(sizes, num_rows=2, num_tokens=1 + 6)
+
+    one, six = (cost.verify(sizes, num_rows=1, num_tokens=q) for q in (1, 6))
+    assert ragged == one + six
+
+
+def test_cost_imports_only_the_standard_library():
+    tree = ast.parse(Path(cost.__file__).read_text())
+    imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+
+    assert imported == {"collections.abc", "dataclasses"}
+    assert not [node for node in ast.walk(tree) if isinstance(node, ast.Import)]
