@@ -27,7 +27,7 @@ class Struct(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Base of all stored objects: immutable, no unknown fields."""
 
 
-class Environment(Struct, kw_only=True):
+class Environment(Struct, frozen=True, kw_only=True):
     """What cuts a series when it changes. Absent facts are None; ``missing`` says why, by field name."""
 
     gpu_model: str  # slug such as "nvidia-h200"; "cpu" without a GPU
@@ -59,7 +59,7 @@ class Environment(Struct, kw_only=True):
         return tuple(values.items())
 
 
-class Silicon(Struct, kw_only=True):
+class Silicon(Struct, frozen=True, kw_only=True):
     """Which physical card and host. A random effect: shown (hashed in public), never cutting a series."""
 
     gpu_uuid: str | None = None
@@ -68,7 +68,7 @@ class Silicon(Struct, kw_only=True):
     missing: dict[str, str] = {}
 
 
-class Subject(Struct, kw_only=True):
+class Subject(Struct, frozen=True, kw_only=True):
     """What is tracked: the code that was measured."""
 
     commit: str | None = None  # None where there is no git and no --commit
@@ -78,7 +78,7 @@ class Subject(Struct, kw_only=True):
     version: str
 
 
-class Case(Struct, kw_only=True):
+class Case(Struct, frozen=True, kw_only=True):
     """A named workload, as far as readers of a record need it."""
 
     name: str
@@ -91,7 +91,7 @@ class Case(Struct, kw_only=True):
     state_dtype: str  # "fp32" | "bf16"
 
 
-class Check(Struct, kw_only=True):
+class Check(Struct, frozen=True, kw_only=True):
     """One comparison with the float64 reference, made before anything was timed."""
 
     case: str
@@ -104,7 +104,7 @@ class Check(Struct, kw_only=True):
     detail: str = ""
 
 
-class Control(Struct, kw_only=True):
+class Control(Struct, frozen=True, kw_only=True):
     """A stream kernel of ours that reads and writes plain memory: what this process on this card could reach."""
 
     name: str  # "copy" | "read" | "read4_write1"
@@ -114,7 +114,7 @@ class Control(Struct, kw_only=True):
     bytes_per_s: float
 
 
-class Measurement(Struct, kw_only=True):
+class Measurement(Struct, frozen=True, kw_only=True):
     """One series' value in this process. Series key: metric / op / provider / case / GPU model / contract."""
 
     metric: str
@@ -140,7 +140,7 @@ class Measurement(Struct, kw_only=True):
         return (self.metric, self.op, self.provider, self.case, self.contract)
 
 
-class MonitorSummary(Struct, kw_only=True):
+class MonitorSummary(Struct, frozen=True, kw_only=True):
     """What NVML saw of the card during this process. Absent facts are None; ``missing`` says why."""
 
     num_readings: int = 0
@@ -156,7 +156,7 @@ class MonitorSummary(Struct, kw_only=True):
     missing: dict[str, str] = {}
 
 
-class Record(Struct, kw_only=True):
+class Record(Struct, frozen=True, kw_only=True):
     """One measuring process."""
 
     schema_version: int = SCHEMA_VERSION
@@ -176,7 +176,7 @@ class Record(Struct, kw_only=True):
     measurements: list[Measurement]
 
 
-class Verdict(Struct, kw_only=True):
+class Verdict(Struct, frozen=True, kw_only=True):
     """Tonight's value of one series against the base night's."""
 
     metric: str
@@ -205,7 +205,7 @@ class Verdict(Struct, kw_only=True):
         return (self.metric, self.op, self.provider, self.case, self.contract)
 
 
-class Night(Struct, kw_only=True):
+class Night(Struct, frozen=True, kw_only=True):
     """One run of ``ci nightly`` on one GPU model."""
 
     schema_version: int = SCHEMA_VERSION
@@ -251,7 +251,11 @@ def decode_night(data: bytes) -> Night:
 def json_schema() -> dict[str, Any]:
     """JSON Schema of records and nights, as published with the site."""
     (_, _), components = msgspec.json.schema_components((Record, Night))
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "$defs": components, "oneOf": [{"$ref": "#/$defs/Record"}, {"$ref": "#/$defs/Night"}]}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$defs": components,
+        "oneOf": [{"$ref": "#/$defs/Record"}, {"$ref": "#/$defs/Night"}],
+    }
 
 
 def _refuse_non_finite(value: Any, where: str) -> None:
