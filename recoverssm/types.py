@@ -1,10 +1,12 @@
 """Value objects that the ops share. All are frozen; tensors inside them are written in place by the ops."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
-from recoverssm.errors import ConfigError
+from recoverssm.errors import ConfigError, DeviceError, DtypeError, ShapeError, StrideError
 
 NULL_SLOT = 0
 """Slot ids at or below this mean "no slot"."""
@@ -106,3 +108,64 @@ class CommitPlan:
     commit_lens: Tensor
     source_slots: Tensor
     final_slots: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class LayerTable:
+    """Where one kind of tensor lies in every layer, so that one launch serves all layers.
+
+    The addresses are raw: the tensors must neither move nor be resized while the table is in use.
+
+    Attributes:
+        tensors: one per layer, equal in shape, dtype, device and strides but for the first.
+        addresses: [L] int64 on their device.
+        slot_strides: [L] int64, elements between entries of the first dimension.
+        aligned: every address and slot stride is a multiple of 16 bytes.
+    """
+
+    tensors: tuple[Tensor, ...]
+    addresses: Tensor
+    slot_strides: Tensor
+    aligned: bool
+
+    @classmethod
+    def of(cls, name: str, tensors: Sequence[Tensor]) -> "LayerTable":
+        """Build the table of ``tensors``; ``name`` is what errors call them.
+
+        Raises:
+            ShapeError, DtypeError, StrideError, DeviceError: the layers differ, or there are none.
+        """
+        if not tensors:
+            raise ShapeError(f"{name}: expected one tensor per layer, got none")
+        first = tensors[0]
+        for layer, tensor in enumerate(tensors):
+            if tensor.shape != first.shape:
+                raise ShapeError(
+                    f"{name}[{layer}]: expected {list(first.shape)} as in layer 0, got {list(tensor.shape)}"
+                )
+            if tensor.dtype != first.dtype:
+                raise DtypeError(f"{name}[{layer}]: expected {first.dtype} as in layer 0, got {tensor.dtype}")
+            if tensor.device != first.device:
+                raise DeviceError(f"{name}[{layer}]: expected {first.device} as layer 0, got {tensor.device}")
+            if tensor.stride()[1:] != first.stride()[1:]:
+                raise StrideError(
+                    f"{name}[{layer}]: expected inner strides {first.stride()[1:]} as in layer 0, got {tensor.stride()[1:]}"
+                )
+        addresses = [tensor.data_ptr() for tensor in tensors]
+        strides = [tensor.stride(0) for tensor in tensors]
+        aligned = all(a % 16 == 0 for a in addresses) and all(s * first.element_size() % 16 == 0 for s in strides)
+        return cls(
+            tensors=tuple(tensors),
+            addresses=torch.tensor(addresses, dtype=torch.int64, device=first.device),
+            slot_strides=torch.tensor(strides, dtype=torch.int64, device=first.device),
+            aligned=aligned,
+        )
+
+    @property
+    def num_layers(self) -> int:
+        return len(self.tensors)
+
+    @property
+    def element_type(self) -> Tensor:
+        """Layer 0's tensor, which tells a kernel the element type."""
+        return self.tensors[0]

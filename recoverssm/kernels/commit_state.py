@@ -1,0 +1,82 @@
+"""State commit kernel: folds the accepted records of every row forward into its checkpoint, all layers in one launch."""
+
+import triton
+import triton.language as tl
+
+from recoverssm.kernels.recurrence import kda_decay, l2_normalised
+
+
+@triton.jit
+def _commit_state_kernel(
+    state_addresses_ptr,
+    correction_addresses_ptr,
+    key_gate_addresses_ptr,
+    state_slot_strides_ptr,
+    correction_row_strides_ptr,
+    key_gate_row_strides_ptr,
+    state_type_ptr,
+    key_gate_type_ptr,
+    A_log_ptr,
+    dt_bias_ptr,
+    commit_lens_ptr,
+    source_slots_ptr,
+    final_slots_ptr,
+    lower_bound,
+    H: tl.constexpr,
+    T: tl.constexpr,
+    K: tl.constexpr,
+    V: tl.constexpr,
+    BV: tl.constexpr,
+    BOUNDED: tl.constexpr,
+    ALIGNED: tl.constexpr,
+):
+    """One program handles BV value rows of one head of one speculative row of one layer.
+
+    ``*_type_ptr`` are tensors of layer 0; only their element types are used.
+    """
+    pid = tl.program_id(0)
+    layer = tl.program_id(1)
+    pid_v = pid % (V // BV)
+    pid_h = (pid // (V // BV)) % H
+    row = (pid // (V // BV) // H).to(tl.int64)
+    commit_len = tl.load(commit_lens_ptr + row)
+    if commit_len == 0:
+        return
+    source_slot = tl.load(source_slots_ptr + row).to(tl.int64)
+    final_slot = tl.load(final_slots_ptr + row).to(tl.int64)
+
+    state_ptr = tl.load(state_addresses_ptr + layer).to(state_type_ptr.dtype)
+    correction_ptr = tl.load(correction_addresses_ptr + layer).to(tl.pointer_type(tl.float32))
+    key_gate_ptr = tl.load(key_gate_addresses_ptr + layer).to(key_gate_type_ptr.dtype)
+    state_slot_stride = tl.load(state_slot_strides_ptr + layer)
+    correction_row_stride = tl.load(correction_row_strides_ptr + layer)
+    key_gate_row_stride = tl.load(key_gate_row_strides_ptr + layer)
+    if ALIGNED:
+        # Without the hint every access through a loaded address compiles to 4-byte loads and stores.
+        state_ptr = tl.multiple_of(state_ptr, 16)
+        correction_ptr = tl.multiple_of(correction_ptr, 16)
+        key_gate_ptr = tl.multiple_of(key_gate_ptr, 16)
+        state_slot_stride = tl.multiple_of(state_slot_stride, 16)
+        correction_row_stride = tl.multiple_of(correction_row_stride, 16)
+        key_gate_row_stride = tl.multiple_of(key_gate_row_stride, 16)
+
+    offs_k = tl.arange(0, K)
+    offs_v = pid_v * BV + tl.arange(0, BV)
+    tile_ptrs = state_ptr + (pid_h * V + offs_v[:, None]) * K + offs_k[None, :]
+    state = tl.load(tile_ptrs + source_slot * state_slot_stride).to(tl.float32)  # [BV, K]
+    gate_scale = tl.exp(tl.load(A_log_ptr + layer * H + pid_h))
+    dt_bias = tl.load(dt_bias_ptr + (layer * H + pid_h) * K + offs_k)
+    correction_ptrs = correction_ptr + row * correction_row_stride + pid_h * T * V + offs_v
+    key_gate_ptrs = key_gate_ptr + row * key_gate_row_stride + pid_h * T * 2 * K + offs_k
+
+    # Unrolled and predicated: every record load is issued before the first use, so the time is flat in commit_len.
+    for t in tl.static_range(T):
+        accepted = t < commit_len
+        key = tl.load(key_gate_ptrs + t * 2 * K, mask=accepted, other=0.0).to(tl.float32)
+        raw_gate = tl.load(key_gate_ptrs + t * 2 * K + K, mask=accepted, other=0.0).to(tl.float32)
+        correction = tl.load(correction_ptrs + t * V, mask=accepted, other=0.0)
+        decay = kda_decay(raw_gate, dt_bias, gate_scale, lower_bound, BOUNDED)
+        decay = tl.where(accepted, decay, 1.0)
+        state = state * decay[None, :] + correction[:, None] * l2_normalised(key)[None, :]
+
+    tl.store(tile_ptrs + final_slot * state_slot_stride, state.to(state_type_ptr.dtype.element_ty))

@@ -1,0 +1,59 @@
+"""Conv compaction: after sampling, moves each row's accepted conv history to the front of its slot, all layers at once."""
+
+import torch
+
+from recoverssm.checks import ACTIVATION_DTYPES, check_dense_after, check_row_vector, check_tensor
+from recoverssm.errors import ShapeError
+from recoverssm.kernels.conv import _compact_conv_kernel
+from recoverssm.types import CommitPlan, LayerTable
+
+BLOCK_CHANNELS = 1024  # 4 warps x 32 lanes x 16 bytes of bf16
+
+
+def compact_conv(conv_states: LayerTable, plan: CommitPlan, *, conv_width: int) -> None:
+    """Copy window positions a - 1 .. a + width - 3 to positions 0 .. width - 2, a = commit_lens of the row, in place.
+
+    The next step's convolution then starts at position 0 whatever was accepted. Positions behind the history keep
+    what they held. Rows with ``commit_lens == 0`` are left bit for bit as they were.
+
+    Args:
+        conv_states: per layer [P, conv_state_len, C], token-major ("SD"), C channels contiguous; raw projections.
+        plan: from ``commit_plan`` of the same step; commit_lens must not pass conv_state_len - conv_width + 2.
+        conv_width: taps of the convolution.
+    Raises:
+        ShapeError, DtypeError, StrideError, DeviceError: before any launch.
+    Source: docs/algorithm.md section 5.
+    """
+    conv_state = conv_states.element_type
+    device = conv_state.device
+    check_tensor("conv_states", conv_state, "P S C", (None, None, None), ACTIVATION_DTYPES, device)
+    check_dense_after("conv_states", conv_state, 1)
+    if not 2 <= conv_width <= conv_state.shape[1] + 1:
+        raise ShapeError(
+            f"conv_width: expected 2 to {conv_state.shape[1] + 1} for a window of {conv_state.shape[1]}, got {conv_width}"
+        )
+    check_row_vector("plan.commit_lens", plan.commit_lens, None, device)
+    num_rows = plan.commit_lens.shape[0]
+    check_row_vector("plan.source_slots", plan.source_slots, num_rows, device)
+    check_row_vector("plan.final_slots", plan.final_slots, num_rows, device)
+    if num_rows == 0:
+        return
+
+    num_channels = conv_state.shape[2]
+    history_len = conv_width - 1
+    with torch.cuda.device_of(conv_state):
+        _compact_conv_kernel[(num_rows, -(-num_channels // BLOCK_CHANNELS), conv_states.num_layers)](
+            conv_states.addresses,
+            conv_states.slot_strides,
+            conv_state,
+            plan.commit_lens,
+            plan.source_slots,
+            plan.final_slots,
+            num_channels,
+            conv_state.stride(1),
+            HISTORY=history_len,
+            BH=1 << (history_len - 1).bit_length(),
+            BC=BLOCK_CHANNELS,
+            ALIGNED=conv_states.aligned,
+            num_warps=4,
+        )
