@@ -1,0 +1,71 @@
+"""Policy and fixtures of the whole suite: where kernels run, and what may be skipped.
+
+Without CUDA the kernels run under Triton's interpreter on CPU tensors. With CUDA they run compiled, unless the caller
+sets TRITON_INTERPRET=1 (as `make test` does). A test that takes `device` runs on "cpu" where kernels are interpreted
+and, marked `gpu`, on "cuda" where they are compiled.
+"""
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # read by torch's thread pools when torch is first imported
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+
+from ci import evidence
+
+HAS_CUDA = torch.cuda.is_available()
+if not HAS_CUDA:
+    os.environ["TRITON_INTERPRET"] = "1"  # read by @triton.jit, so before any kernel module is imported
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest) -> str:
+    """Where this variant's tensors live; "cuda" variants carry the marker `gpu`."""
+    return str(request.param)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _gpu_facts(record_testsuite_property: Callable[[str, object], None]) -> None:
+    if HAS_CUDA and not INTERPRETED:
+        for name, value in evidence.gpu_facts().items():
+            record_testsuite_property(name, value)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            if not HAS_CUDA:
+                item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+            elif INTERPRETED:
+                item.add_marker(pytest.mark.skip(reason="TRITON_INTERPRET is set: kernels are not compiled"))
+        elif not INTERPRETED and "device" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.skip(reason="kernels are compiled here: run with TRITON_INTERPRET=1"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    report = yield
+    if report.skipped and not hasattr(report, "wasxfail") and not item.get_closest_marker("gpu"):
+        _refuse_skip(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Iterator[None]:
+    report = yield
+    if report.skipped:
+        _refuse_skip(report)
+    return report
+
+
+def _refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
+    """In CI nothing but the `gpu` marker may skip: a silent skip there would look like a pass."""
+    if os.environ.get("CI") == "true":
+        report.outcome = "failed"
+        report.longrepr = f"skipped in CI, where only tests marked `gpu` may skip: {report.longrepr}"
