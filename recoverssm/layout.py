@@ -1,0 +1,344 @@
+"""Bytes of each piece of a KDA layer, how pages hold them, and what a memory budget holds as a result.
+
+Two schemes are compared everywhere: ``full_state`` keeps T = 1 + drafts recurrent states per request, ``recoverssm``
+keeps one and 1 KiB of records per token and head. Nothing here touches a device or allocates.
+
+Source: docs/algorithm.md; model shape from the Kimi-K3 configuration; the page arithmetic is that of vLLM's hybrid
+cache manager and gives the figures published with PR 51855 (tests/test_layout.py). Two of its inputs, the blocks of
+the prefill checkpoint and the layers per block, are inferred from those figures.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
+
+import torch
+
+from recoverssm.errors import ConfigError
+from recoverssm.types import KDAShape
+
+Scheme = Literal["full_state", "recoverssm"]
+Placement = Literal["page", "scratch"]
+CacheMode = Literal["align", "none"]
+
+GIB = 1 << 30
+CORRECTION_DTYPE = torch.float32
+BLOCK_TOKENS_MULTIPLE = 64
+"""Attention blocks are grown in steps of this many tokens, the tile of the MLA kernels."""
+
+PREFILL_CHECKPOINT_BLOCKS = 1
+"""Extra KDA block per group that chunked prefill keeps in align mode (inferred, see the module's head)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """A hybrid model of KDA and MLA layers, as one entry of a model configuration.
+
+    Attributes:
+        num_kda_layers: layers with a recurrent state; num_attention_layers: layers with a KV cache.
+        num_heads: KDA heads before tensor parallelism.
+        attention_row_elements: cache elements of one token in one attention layer (MLA latent and rope).
+        source: where the numbers come from.
+    """
+
+    name: str
+    num_kda_layers: int
+    num_attention_layers: int
+    num_heads: int
+    key_dim: int
+    value_dim: int
+    conv_width: int
+    attention_row_elements: int
+    source: str
+
+    @property
+    def num_layers(self) -> int:
+        """All layers of the model."""
+        return self.num_kda_layers + self.num_attention_layers
+
+    @property
+    def num_kda_groups(self) -> int:
+        """Cache groups of KDA layers: a group holds at most as many layers as the attention group."""
+        return math.ceil(self.num_kda_layers / self.num_attention_layers)
+
+    def layer_shape(self, *, tensor_parallel: int, draft_tokens: int) -> KDAShape:
+        """Sizes of one KDA layer on one rank.
+
+        Raises:
+            ConfigError: the heads do not divide, or the window is out of range.
+        """
+        if tensor_parallel < 1 or self.num_heads % tensor_parallel:
+            raise ConfigError(
+                f"tensor_parallel: expected a divisor of the {self.num_heads} heads of {self.name}, "
+                f"got {tensor_parallel}"
+            )
+        if draft_tokens < 0:
+            raise ConfigError(f"draft_tokens: expected at least 0, got {draft_tokens}")
+        return KDAShape(
+            num_heads=self.num_heads // tensor_parallel,
+            spec_query_len=1 + draft_tokens,
+            key_dim=self.key_dim,
+            value_dim=self.value_dim,
+            conv_width=self.conv_width,
+        )
+
+
+MODELS: Mapping[str, ModelShape] = MappingProxyType(
+    {
+        "kimi-k3": ModelShape(
+            name="kimi-k3",
+            num_kda_layers=69,
+            num_attention_layers=24,
+            num_heads=96,
+            key_dim=128,
+            value_dim=128,
+            conv_width=4,
+            attention_row_elements=512 + 64,
+            source="Kimi-K3 model configuration: 93 layers, MLA at 4, 8, ..., 92 and 93",
+        )
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerBytes:
+    """Bytes of each piece one request keeps in one layer of one rank."""
+
+    conv_state: int
+    recurrent_state: int
+    correction: int
+    key_gate: int
+
+    @property
+    def records(self) -> int:
+        """Both records of one window of T tokens."""
+        return self.correction + self.key_gate
+
+    def page(self, scheme: Scheme, placement: Placement) -> int:
+        """One KDA page: conv state and one recurrent state, and the records where pages hold them."""
+        held = self.records if scheme == "recoverssm" and placement == "page" else 0
+        return self.conv_state + self.recurrent_state + held
+
+
+def layer_bytes(
+    shape: KDAShape, *, state_dtype: torch.dtype = torch.float32, activation_dtype: torch.dtype = torch.bfloat16
+) -> LayerBytes:
+    """Bytes of the four pieces of one layer: one conv slot, one state slot, one row of each record."""
+    head_tokens = shape.num_heads * shape.spec_query_len
+    return LayerBytes(
+        conv_state=shape.conv_state_len * shape.conv_channels * activation_dtype.itemsize,
+        recurrent_state=shape.num_heads * shape.value_dim * shape.key_dim * state_dtype.itemsize,
+        correction=head_tokens * shape.value_dim * CORRECTION_DTYPE.itemsize,
+        key_gate=head_tokens * 2 * shape.key_dim * activation_dtype.itemsize,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class StateBytes:
+    """Bytes of the tensors that hold a batch's state over all layers."""
+
+    recurrent_state: int
+    conv_state: int
+    correction: int
+    key_gate: int
+
+    @property
+    def records(self) -> int:
+        """Both records; 0 under full state."""
+        return self.correction + self.key_gate
+
+    @property
+    def total(self) -> int:
+        """Everything the scheme allocates."""
+        return self.recurrent_state + self.conv_state + self.records
+
+
+def state_bytes(
+    shape: KDAShape,
+    num_requests: int,
+    num_layers: int,
+    state_dtype: torch.dtype = torch.float32,
+    *,
+    scheme: Scheme,
+    activation_dtype: torch.dtype = torch.bfloat16,
+    num_unowned_slots: int = 0,
+) -> StateBytes:
+    """Bytes that these tensors of each layer request, without any padding of an allocator.
+
+    ``recoverssm``: checkpoint_state [P, H, V, K], conv_state [P, conv_state_len, 3HD], correction [R, H, T, V]
+    float32, key_gate [R, H, T, 2K]. ``full_state``: state pool [P, H, V, K] with T slots per request, and one
+    conv_state slot per request, since one window serves all positions.
+
+    Args:
+        num_requests: n. It is R, and the slots in use; slot 0, the null slot, is not among them.
+        num_unowned_slots: slots that belong to no request, added to every P: 1 for a pool whose slot 0 exists in
+            memory, 0 (the default) for the bytes of the requests alone. Records go by row, so none are added there.
+    """
+    for name, value in (
+        ("num_requests", num_requests),
+        ("num_layers", num_layers),
+        ("num_unowned_slots", num_unowned_slots),
+    ):
+        if value < 0:
+            raise ConfigError(f"{name}: expected at least 0, got {value}")
+    per_layer = layer_bytes(shape, state_dtype=state_dtype, activation_dtype=activation_dtype)
+    states_per_request = shape.spec_query_len if scheme == "full_state" else 1
+    num_record_rows = num_requests if scheme == "recoverssm" else 0
+    return StateBytes(
+        recurrent_state=num_layers
+        * (num_requests * states_per_request + num_unowned_slots)
+        * per_layer.recurrent_state,
+        conv_state=num_layers * (num_requests + num_unowned_slots) * per_layer.conv_state,
+        correction=num_layers * num_record_rows * per_layer.correction,
+        key_gate=num_layers * num_record_rows * per_layer.key_gate,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PagePlan:
+    """How one scheme cuts a budget into blocks.
+
+    Attributes:
+        kda_page_bytes: what one KDA page must hold, one layer.
+        block_tokens: tokens of an attention block, grown until one attention page is at least one KDA page.
+        page_bytes: the page all cache groups share, block_tokens attention rows.
+        blocks_per_request: blocks that one request of max_model_len tokens needs over all groups.
+        pool_bytes: the part of the budget that is cut into blocks.
+        num_blocks: blocks in the pool, whole ones.
+        capacity_tokens: tokens of max_model_len requests the pool holds, block counts not floored.
+        whole_block_tokens: the same from ``num_blocks``.
+    """
+
+    kda_page_bytes: int
+    block_tokens: int
+    page_bytes: int
+    blocks_per_request: int
+    pool_bytes: int
+    num_blocks: int
+    capacity_tokens: float
+    whole_block_tokens: float
+
+
+@dataclass(frozen=True, slots=True)
+class CapacityPlan:
+    """What a budget holds under both schemes; gains in percent of full state.
+
+    Attributes:
+        scratch_bytes: records outside pages, max_num_seqs rows over all KDA layers; 0 when pages hold them.
+        capacity_gain_pct: block counts not floored, scratch not charged: the published definition.
+        whole_block_gain_pct: the same with whole blocks.
+        net_gain_pct: capacity_gain_pct when scratch is taken out of the same budget.
+    """
+
+    full_state: PagePlan
+    recoverssm: PagePlan
+    scratch_bytes: int
+    capacity_gain_pct: float
+    whole_block_gain_pct: float
+    net_gain_pct: float
+
+
+def plan_capacity(
+    model: ModelShape,
+    *,
+    tensor_parallel: int,
+    draft_tokens: int,
+    max_model_len: int,
+    budget_bytes: int,
+    placement: Placement = "page",
+    cache_mode: CacheMode = "align",
+    max_num_seqs: int = 0,
+    state_dtype: torch.dtype = torch.float32,
+    activation_dtype: torch.dtype = torch.bfloat16,
+    attention_itemsize: int = 1,
+) -> CapacityPlan:
+    """Compare how many tokens of max_model_len requests one rank's cache budget holds.
+
+    Args:
+        budget_bytes: cache memory of one rank, KDA and attention together.
+        placement: records in every KDA page, or in scratch sized by ``max_num_seqs`` rows.
+        cache_mode: "align" keeps states at block boundaries for prefix caching; "none" keeps only the running ones.
+        attention_itemsize: bytes of one attention cache element, 1 for FP8.
+    Raises:
+        ConfigError: a size is out of range, or the budget holds no block or no more than the scratch.
+    """
+    if max_model_len < 1:
+        raise ConfigError(f"max_model_len: expected at least 1 token, got {max_model_len}")
+    if budget_bytes < 1:
+        raise ConfigError(f"budget_bytes: expected at least 1, got {budget_bytes}")
+    if max_num_seqs < 0:
+        raise ConfigError(f"max_num_seqs: expected at least 0, got {max_num_seqs}")
+    shape = model.layer_shape(tensor_parallel=tensor_parallel, draft_tokens=draft_tokens)
+    pieces = layer_bytes(shape, state_dtype=state_dtype, activation_dtype=activation_dtype)
+    scratch_bytes = max_num_seqs * model.num_kda_layers * pieces.records if placement == "scratch" else 0
+    if scratch_bytes >= budget_bytes:
+        raise ConfigError(
+            f"max_num_seqs: records of {max_num_seqs} rows need {scratch_bytes} bytes of scratch, the whole budget of "
+            f"{budget_bytes}; lower max_num_seqs or raise the budget"
+        )
+
+    def pages(scheme: Scheme, pool_bytes: int) -> PagePlan:
+        return _plan_pages(
+            model,
+            kda_page_bytes=pieces.page(scheme, placement),
+            kda_blocks=_kda_blocks_per_group(scheme, cache_mode, draft_tokens),
+            max_model_len=max_model_len,
+            pool_bytes=pool_bytes,
+            attention_itemsize=attention_itemsize,
+        )
+
+    full_state, recoverssm = pages("full_state", budget_bytes), pages("recoverssm", budget_bytes)
+    net = pages("recoverssm", budget_bytes - scratch_bytes)
+    return CapacityPlan(
+        full_state=full_state,
+        recoverssm=recoverssm,
+        scratch_bytes=scratch_bytes,
+        capacity_gain_pct=_gain_pct(recoverssm.capacity_tokens, full_state.capacity_tokens),
+        whole_block_gain_pct=_gain_pct(recoverssm.whole_block_tokens, full_state.whole_block_tokens),
+        net_gain_pct=_gain_pct(net.capacity_tokens, full_state.capacity_tokens),
+    )
+
+
+def _kda_blocks_per_group(scheme: Scheme, cache_mode: CacheMode, draft_tokens: int) -> int:
+    """Blocks one request holds in one KDA group: full state needs one more for each draft token."""
+    running = 1 if cache_mode == "none" else 2 + PREFILL_CHECKPOINT_BLOCKS
+    return running + (draft_tokens if scheme == "full_state" else 0)
+
+
+def _plan_pages(
+    model: ModelShape,
+    *,
+    kda_page_bytes: int,
+    kda_blocks: int,
+    max_model_len: int,
+    pool_bytes: int,
+    attention_itemsize: int,
+) -> PagePlan:
+    row_bytes = model.attention_row_elements * attention_itemsize
+    block_tokens = math.ceil(kda_page_bytes / (row_bytes * BLOCK_TOKENS_MULTIPLE)) * BLOCK_TOKENS_MULTIPLE
+    page_bytes = block_tokens * row_bytes
+    # A block spans one layer of every group; the attention group is the largest.
+    block_bytes = page_bytes * model.num_attention_layers
+    blocks_per_request = math.ceil(max_model_len / block_tokens) + model.num_kda_groups * kda_blocks
+    num_blocks = pool_bytes // block_bytes
+    if num_blocks == 0:
+        raise ConfigError(
+            f"budget_bytes: {pool_bytes} bytes hold no block of {block_bytes} bytes "
+            f"({block_tokens} tokens of {model.num_attention_layers} layers); raise the budget"
+        )
+    return PagePlan(
+        kda_page_bytes=kda_page_bytes,
+        block_tokens=block_tokens,
+        page_bytes=page_bytes,
+        blocks_per_request=blocks_per_request,
+        pool_bytes=pool_bytes,
+        num_blocks=num_blocks,
+        capacity_tokens=pool_bytes / block_bytes / blocks_per_request * max_model_len,
+        whole_block_tokens=num_blocks / blocks_per_request * max_model_len,
+    )
+
+
+def _gain_pct(ours: float, baseline: float) -> float:
+    return 100 * (ours / baseline - 1)
