@@ -1,0 +1,58 @@
+"""Exceptions of the harness.
+
+HarnessError
+├── MeasurementError            a number could not be taken under its contract; no other timer takes over
+│   ├── BelowResolutionError    the timer read zero, or next to nothing
+│   ├── HostLateError           the host could not keep ahead of the device, so launch cost entered the window
+│   └── NoDeviceError           the contract needs a CUDA device and there is none
+├── LockHeldError               another run owns this GPU
+└── StoreError                  a record or night could not be stored or read
+    ├── AlreadyStoredError      that id exists; a store is append-only
+    ├── StoreFullError          no space left; nothing was left under a final name
+    ├── CorruptRecordError      a file that was asked for by name cannot be read
+    └── BranchError             git could not check out, commit or push the store's branch
+"""
+
+
+class HarnessError(Exception):
+    """Anything the harness raises on purpose."""
+
+
+class MeasurementError(HarnessError):
+    """A number could not be taken under its contract."""
+
+
+class BelowResolutionError(MeasurementError):
+    """The timer read zero, or next to nothing: the work is too short for it."""
+
+
+class HostLateError(MeasurementError):
+    """The host could not keep ahead of the device, so launch cost entered the timed window."""
+
+
+class NoDeviceError(MeasurementError):
+    """The contract needs a CUDA device and there is none."""
+
+
+class LockHeldError(HarnessError):
+    """Another run owns this GPU."""
+
+
+class StoreError(HarnessError):
+    """A record or night could not be stored or read."""
+
+
+class AlreadyStoredError(StoreError):
+    """That id exists already; a store is append-only."""
+
+
+class StoreFullError(StoreError):
+    """No space left; nothing was left under a final name."""
+
+
+class CorruptRecordError(StoreError):
+    """A file that was asked for by name cannot be read."""
+
+
+class BranchError(StoreError):
+    """Git could not check out, commit or push the store's branch; files written so far are safe."""
