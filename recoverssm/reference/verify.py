@@ -1,0 +1,61 @@
+"""Verify: outputs and records of a window from one checkpoint per row."""
+
+import torch
+from torch import Tensor
+
+from recoverssm.reference.recurrence import delta_step, kda_log_decay, scaled_query, unit_key
+from recoverssm.reference.windows import gather_slots, gather_tokens, has_slot, window_tokens
+from recoverssm.types import GateParams, Records
+
+
+def verify(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    raw_gate: Tensor,
+    raw_beta: Tensor,
+    checkpoint_state: Tensor,
+    records: Records,
+    gate: GateParams,
+    query_start_loc: Tensor,
+    state_indices: Tensor,
+    *,
+    out: Tensor | None = None,
+) -> Tensor:
+    """Run the recurrence over each row's window and record it; checkpoints stay as they are.
+
+    Row n is record row n. A row whose slot is 0 or less outputs zeros and records nothing; record positions past a
+    row's tokens, and tokens of ``out`` that no row owns, are left as they were.
+
+    Args:
+        q, k, raw_gate: [M, H, K]; v: [M, H, V]; raw_beta: [M, H]; before norms and activations.
+        checkpoint_state: [P, H, V, K]. records: correction [R, H, T, V], key_gate [R, H, T, 2K]; written.
+        gate: A_log [H], dt_bias [H, K].
+        query_start_loc: [N + 1]; at most T tokens of a row are used. state_indices: [N].
+        out: [M, H, V] or None for a new one in v's dtype, zero where no row owns a token.
+    Returns:
+        out.
+    Source: docs/algorithm.md section 2.
+    """
+    out = torch.zeros_like(v) if out is None else out
+    num_rows, spec_query_len = state_indices.shape[0], records.correction.shape[2]
+    if num_rows == 0 or q.shape[0] == 0:
+        return out
+    tokens, inside = window_tokens(query_start_loc, spec_query_len)
+    live = has_slot(state_indices)
+    query, key = scaled_query(gather_tokens(q, tokens)), unit_key(gather_tokens(k, tokens))
+    log_decay = kda_log_decay(gather_tokens(raw_gate, tokens), gate)
+    value, beta = gather_tokens(v, tokens), torch.sigmoid(gather_tokens(raw_beta, tokens))
+
+    state = gather_slots(checkpoint_state, state_indices)
+    corrections = records.correction[:num_rows].transpose(1, 2)  # views [N, T, H, ...]: a row's tokens first
+    key_gates = records.key_gate[:num_rows].transpose(1, 2)
+    for t in range(spec_query_len):
+        state, correction, output = delta_step(state, log_decay[:, t], key[:, t], query[:, t], value[:, t], beta[:, t])
+        here = inside[:, t]
+        out[tokens[here, t]] = torch.where(live[here, None, None], output[here], 0).to(out.dtype)
+        recorded = here & live
+        corrections[recorded, t] = correction[recorded].to(corrections.dtype)
+        token = tokens[recorded, t]
+        key_gates[recorded, t] = torch.cat((k[token], raw_gate[token]), dim=-1).to(key_gates.dtype)
+    return out
