@@ -1,0 +1,52 @@
+# Every target can be run again at any time: what is done already is not done twice.
+# Options: PYTHON=python3.12  KIND=cpu|gpu  JOBS=2  STORE=FOLDER  SITE=FOLDER
+
+PYTHON ?= python3
+KIND ?= auto
+JOBS ?= 2
+STORE ?= out/store
+SITE ?= out/site
+
+PY := .venv/bin/python
+BUILD_PAGE = $(PY) -m reports build --store $(STORE) --store reports/history --out $(SITE)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup check test test-long test-gpu nightly site clean
+
+help: ## this list
+	@echo 'make nightly   the whole job in one command; make test   everything that needs no GPU'
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+
+setup: ## build .venv with pinned versions (chooses cpu or gpu; KIND=cpu|gpu decides)
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || \
+	  { echo 'Python 3.11 to 3.13 is needed: make setup PYTHON=python3.12'; exit 1; }
+	@$(PYTHON) -m ci.setup_venv --kind $(KIND)
+
+check: setup ## format, lint, types, import layers, GPU evidence
+	$(PY) -m ruff format --check .
+	$(PY) -m ruff check .
+	$(PY) -m mypy
+	.venv/bin/lint-imports
+	$(PY) -m ci.evidence check
+
+test: check ## check, then the tests that need no GPU, under Triton's interpreter
+	TRITON_INTERPRET=1 $(PY) -m pytest -m 'not gpu and not long' -n $(JOBS) --timeout 300
+
+test-long: setup ## the tests that take minutes
+	TRITON_INTERPRET=1 $(PY) -m pytest -m 'long and not gpu' --timeout 3600
+
+test-gpu: setup ## the gpu tests, on a GPU host; writes reports/evidence/gpu-tests.json, to be committed
+	@mkdir -p out && rm -f out/gpu-tests.xml
+	status=0; env -u TRITON_INTERPRET $(PY) -m pytest -m gpu --junitxml out/gpu-tests.xml || status=$$?; \
+	  $(PY) -m ci.evidence write --junit out/gpu-tests.xml && exit $$status
+
+nightly: setup ## check, measure, judge, store and show what this machine can; prints the path of the page
+	status=0; $(PY) -m ci nightly --set nightly --store $(STORE) || status=$$?; $(BUILD_PAGE) || exit $$?; \
+	  echo "page: $(abspath $(SITE))/index.html"; exit $$status
+
+site: setup ## the page alone, from $(STORE) and the recorded nights
+	$(BUILD_PAGE)
+	@echo "page: $(abspath $(SITE))/index.html"
+
+clean: ## remove what was built and measured here (out/) and caches; .venv stays
+	rm -rf out build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
