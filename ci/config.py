@@ -1,0 +1,150 @@
+"""Reads ``ci/nightly.toml`` and ``ci/thresholds.toml``; a wrong key, type or range is an error that names the place."""
+
+import tomllib
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Annotated, Literal, TypeVar
+
+import msgspec
+
+from benchmarks.harness.records import CONTRACTS
+from benchmarks.harness.stats.verdict import Better, Limits
+
+from .exits import UsageError
+
+FOLDER = Path(__file__).parent
+NIGHTLY_FILE = FOLDER / "nightly.toml"
+THRESHOLDS_FILE = FOLDER / "thresholds.toml"
+
+EXACT_CONTRACTS = ("exact", "static")
+# Exact values never reach the statistics; Limits still wants a range.
+_EXACT_PCT = (1.0, 0.0)
+
+Text = Annotated[str, msgspec.Meta(min_length=1)]
+Reason = Annotated[str, msgspec.Meta(min_length=20)]
+Date = Annotated[str, msgspec.Meta(pattern=r"^\d{4}-\d{2}-\d{2}$")]
+Percent = Annotated[float, msgspec.Meta(gt=0, lt=100)]
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class Statistics(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Figures that hold for all series."""
+
+    min_processes: Annotated[int, msgspec.Meta(ge=2)]
+    false_discovery_rate: Annotated[float, msgspec.Meta(gt=0, lt=1)]
+    control_limit_pct: Percent
+    unit: Text
+    reason: Reason
+    owner: Text
+    date: Date
+
+
+class LimitRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One row of limits; the first five fields say which series it fits (globs), the rest how those are judged."""
+
+    metric: Text = "*"
+    op: Text = "*"
+    provider: Text = "*"
+    contract: Text = "*"
+    num_requests_min: int = 0
+    limit_pct: Percent | None = None  # needed unless the contract is exact or static
+    margin_pct: Annotated[float, msgspec.Meta(ge=0, lt=100)] | None = None
+    gated: bool = True
+    better: dict[str, Better] = {}  # by metric; where not named "lower" for times, "equal" for exact values
+    unit: Text
+    reason: Reason
+    owner: Text
+    date: Date
+
+    def fits(self, metric: str, op: str, provider: str, contract: str, num_requests: int) -> bool:
+        pairs = ((metric, self.metric), (op, self.op), (provider, self.provider), (contract, self.contract))
+        return num_requests >= self.num_requests_min and all(fnmatchcase(value, glob) for value, glob in pairs)
+
+    @property
+    def percents(self) -> tuple[float, float]:
+        """Limit and margin of a row that times fall under; ``load_thresholds`` has seen to it that they are there."""
+        if self.limit_pct is None or self.margin_pct is None:
+            raise ValueError(f"limit row of {self.contract}: limit_pct and margin_pct are needed")
+        return self.limit_pct, self.margin_pct
+
+    @property
+    def is_catch_all(self) -> bool:
+        return self.num_requests_min == 0 and {self.metric, self.op, self.provider, self.contract} == {"*"}
+
+
+class Thresholds(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The content of ``thresholds.toml``."""
+
+    version: Literal[1]
+    statistics: Statistics
+    limit: Annotated[list[LimitRow], msgspec.Meta(min_length=1)]
+
+    def limits_for(self, metric: str, op: str, provider: str, contract: str, num_requests: int) -> Limits:
+        """How to judge a series. An exact metric whose better direction no row names must not change at all."""
+        row = next(r for r in self.limit if r.fits(metric, op, provider, contract, num_requests))
+        processes = self.statistics.min_processes
+        if contract in EXACT_CONTRACTS:
+            return Limits(*_EXACT_PCT, processes, row.better.get(metric, "equal"), row.gated)
+        limit, margin = row.percents
+        return Limits(limit, margin, processes, row.better.get(metric, "lower"), row.gated)
+
+
+class NightlyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The content of ``nightly.toml``."""
+
+    version: Literal[1]
+    processes: Positive
+    max_failed_processes: Positive
+    time_cap_s: dict[str, Positive]
+
+    def cap_s(self, case_set: str) -> int:
+        """Seconds one process may take; a set not named gets the longest."""
+        return self.time_cap_s.get(case_set, max(self.time_cap_s.values()))
+
+
+T = TypeVar("T", Thresholds, NightlyConfig)
+
+
+def load_thresholds(path: Path = THRESHOLDS_FILE) -> Thresholds:
+    """Raises UsageError that names the file, the place and what was expected there."""
+    thresholds = _load(path, Thresholds)
+    for number, row in enumerate(thresholds.limit, start=1):
+        _check_row(f"{path}: limit row {number}", row)
+    if not thresholds.limit[-1].is_catch_all:
+        raise UsageError(
+            f"{path}: the last limit row must fit every series (no metric, op, provider, contract or num_requests_min)"
+        )
+    return thresholds
+
+
+def load_nightly(path: Path = NIGHTLY_FILE) -> NightlyConfig:
+    """Raises UsageError that names the file, the place and what was expected there."""
+    config = _load(path, NightlyConfig)
+    if not config.time_cap_s:
+        raise UsageError(f"{path}: time_cap_s: expected at least one set with its seconds")
+    return config
+
+
+def _check_row(where: str, row: LimitRow) -> None:
+    contracts = [c for c in CONTRACTS if fnmatchcase(c, row.contract)]
+    if not contracts:
+        raise UsageError(
+            f"{where}: contract: expected one of {', '.join(CONTRACTS)} or a glob of them, got {row.contract!r}"
+        )
+    if set(contracts) <= set(EXACT_CONTRACTS):
+        return
+    if row.limit_pct is None or row.margin_pct is None:
+        raise UsageError(f"{where}: limit_pct and margin_pct are needed, for it fits {', '.join(contracts)}")
+    if row.margin_pct >= row.limit_pct:
+        raise UsageError(f"{where}: margin_pct: expected less than limit_pct {row.limit_pct:g}, got {row.margin_pct:g}")
+
+
+def _load(path: Path, kind: type[T]) -> T:
+    try:
+        return msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), kind)
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{path}: not valid TOML: {error}") from error
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{path}: {error}") from error

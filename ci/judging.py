@@ -1,0 +1,126 @@
+"""From the records of a night and of its base night to verdicts and an exit code. Reads nothing, starts nothing."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from benchmarks.harness.records import Check, Verdict, VerdictName
+from benchmarks.harness.stats.verdict import Judgement, Limits, Series, judge_night
+
+from .config import Thresholds
+from .exits import Exit
+from .night import Base, Tonight
+from .series import Gathered, gather
+from .validity import check_verdict, control_doubts, disturbances, failed_checks, mixtures
+
+# Most urgent first: what fails a night, what we cannot tell, what is well.
+URGENCY: tuple[VerdictName, ...] = (
+    "invalid", "missing", "regressed", "improved", "blind", "inconclusive", "new", "unchanged",
+)  # fmt: skip
+
+
+@dataclass(slots=True)
+class Findings:
+    """What judging a night brings to light."""
+
+    verdicts: list[Verdict] = field(default_factory=list)  # most urgent and strongest evidence first
+    notes: list[str] = field(default_factory=list)
+    doubts: list[str] = field(default_factory=list)  # why the whole night is invalid
+    code: Exit = Exit.PASS
+
+    def accepted(self, tonight: Tonight, min_processes: int) -> bool:
+        """Whether later nights may be judged against this one: nothing failed, and enough processes to judge by."""
+        return self.code == Exit.PASS and len(tonight.records) >= min_processes
+
+
+def judge(tonight: Tonight, base: Base | None, thresholds: Thresholds) -> Findings:
+    """Verdicts of all series, notes and the exit code. Expects at least one record."""
+    statistics = thresholds.statistics
+    found = Findings(notes=_describe(tonight, base, statistics.min_processes))
+    found.doubts += mixtures(tonight.records)
+    found.doubts += control_doubts(tonight.records, base.records if base else (), statistics.control_limit_pct)
+    failed = failed_checks(tonight.records)
+    ranked = [(check_verdict(checks, len(tonight.records)), 0.0) for checks in failed.values()]
+    ranked += _judge_series(
+        tonight, base, thresholds, {(c[0].case, c[0].provider): c[0] for c in failed.values()}, found
+    )
+    found.verdicts = [verdict for verdict, _ in sorted(ranked, key=lambda pair: _rank(*pair))]
+    found.code = _exit(tonight, found)
+    return found
+
+
+def _judge_series(
+    tonight: Tonight, base: Base | None, thresholds: Thresholds, blocked: dict[tuple[str, str], Check], found: Findings
+) -> list[tuple[Verdict, float]]:
+    # Verdicts with the strength of their evidence.
+    num_requests = {
+        c.name: c.num_requests for r in (*(base.records if base else ()), *tonight.records) for c in r.cases
+    }
+    result: list[tuple[Verdict, float]] = []
+    judgeable: list[tuple[Gathered, Series]] = []
+    skipped: Counter[tuple[str, str]] = Counter()
+    for item in gather(tonight, base):
+        m = item.example
+        limits = thresholds.limits_for(m.metric, m.op, m.provider, m.contract, num_requests.get(m.case, 0))
+        if item.skip_reason is not None:
+            skipped[m.case, item.skip_reason] += 1
+        elif trouble := item.trouble(blocked.get((m.case, m.provider))):
+            result.append((_verdict(item, Judgement(*trouble), limits), 0.0))
+        else:
+            judgeable.append((item, Series(item.values, item.base, limits, item.exact)))
+    found.notes += [f"{case}: {n} series skipped by every process: {why}" for (case, why), n in sorted(skipped.items())]
+    judgements = judge_night([series for _, series in judgeable], rate=thresholds.statistics.false_discovery_rate)
+    for (item, series), judgement in zip(judgeable, judgements, strict=True):
+        result.append((_verdict(item, judgement, series.limits), judgement.strength))
+    return result
+
+
+def _verdict(item: Gathered, judgement: Judgement, limits: Limits) -> Verdict:
+    m, tonight, base, evidence = item.example, judgement.tonight, judgement.base, judgement.evidence
+    return Verdict(
+        metric=m.metric,
+        op=m.op,
+        provider=m.provider,
+        case=m.case,
+        contract=m.contract,
+        unit=m.unit,
+        verdict=judgement.verdict,
+        reason=f"{item.base_reason}; {judgement.reason}" if judgement.verdict == "new" else judgement.reason,
+        gated=limits.gated,
+        value=tonight.value if tonight else None,
+        low=tonight.low if tonight else None,
+        high=tonight.high if tonight else None,
+        n_processes=tonight.n if tonight else 0,
+        process_sd_pct=tonight.sd_pct if tonight else None,
+        base_value=base.value if base else None,
+        change_pct=judgement.change_pct,
+        change_low_pct=judgement.change_pct if item.exact else evidence.low_pct if evidence else None,
+        change_high_pct=judgement.change_pct if item.exact else evidence.high_pct if evidence else None,
+        limit_pct=0.0 if item.exact else limits.limit_pct,
+        detectable_pct=judgement.detectable_pct,
+    )
+
+
+def _rank(verdict: Verdict, strength: float) -> tuple[object, ...]:
+    # A gated verdict before one only shown, then the stronger evidence, then the larger change.
+    return URGENCY.index(verdict.verdict), not verdict.gated, strength, -abs(verdict.change_pct or 0.0), verdict.key
+
+
+def _describe(tonight: Tonight, base: Base | None, min_processes: int) -> list[str]:
+    notes = [f"process without a record: {failure}" for failure in tonight.failures]
+    count = len(tonight.records)
+    if count < min_processes:
+        notes.append(f"{count} processes: {min_processes} are needed to be judged and to be a base for later nights")
+    if tonight.pattern != "*":
+        notes.append(f"only cases matching {tonight.pattern!r}")
+    if base and base.night.case_set != tonight.case_set:
+        notes.append(f"the base night {base.night.id} is of set {base.night.case_set}")
+    return notes + disturbances(tonight.records)
+
+
+def _exit(tonight: Tonight, found: Findings) -> Exit:
+    failing = Counter(v.verdict for v in found.verdicts if v.gated)
+    if failing["invalid"] or found.doubts or tonight.quarantined or tonight.failures:
+        return Exit.INVALID
+    if failing["missing"] or not any(m.status != "skipped" for r in tonight.records for m in r.measurements):
+        return Exit.MISSING
+    return Exit.REGRESSED if failing["regressed"] else Exit.PASS

@@ -1,0 +1,57 @@
+"""What a night consists of: what was asked for, its records, and the earlier night it is judged against."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from benchmarks.harness.records import Night, Record
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """The accepted night that tonight is judged against, with its records."""
+
+    night: Night
+    records: Sequence[Record]
+
+
+@dataclass(frozen=True, slots=True)
+class Tonight:
+    """What was asked for and what came of it, on one GPU model."""
+
+    case_set: str
+    pattern: str  # glob of case names
+    selected: Sequence[str]  # case names
+    records: Sequence[Record]
+    quarantined: Sequence[str] = ()  # records that could not be read, with the reason
+    failures: Sequence[str] = ()  # processes that left no record, with the reason
+
+    def expects(self, case: str, base: Base) -> bool:
+        """Whether a series of this case, present in the base night, should be there tonight too.
+
+        A case that has left its set is expected while the base night is of the same set: nothing vanishes silently.
+        """
+        return case in self.selected or (base.night.case_set == self.case_set and fnmatchcase(case, self.pattern))
+
+
+def choose_base(
+    nights: Iterable[Night], read_records: Callable[[list[str]], Sequence[Record]], tonight: Tonight
+) -> Base | None:
+    """The newest accepted night of tonight's environment that has all of tonight's cases, else most of them.
+
+    So a night of one case, or of a smaller set, never becomes the base that hides what has vanished.
+    """
+    environment = tonight.records[0].environment.cut_key(host=False)
+    wanted = set(tonight.selected)
+    best: Base | None = None
+    best_count = 0
+    for night in sorted(nights, key=lambda n: (n.created_utc, n.id), reverse=True):
+        count = len(wanted & {v.case for v in night.verdicts})
+        if not night.accepted or count <= best_count:
+            continue
+        records = [r for r in read_records(night.records) if r.environment.cut_key(host=False) == environment]
+        if records:
+            best, best_count = Base(night, records), count
+        if best_count == len(wanted):
+            break
+    return best
