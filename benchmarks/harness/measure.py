@@ -58,7 +58,7 @@ def measure_graph_cold(
     reason = None
     while reason is None:
         batch = _readable(timer.elapsed_us(num_next(len(kept), spent_s, window_us / 1e6, sampling), run), timer)
-        begun_s = begun_s or _began(batch)
+        begun_s = _began(batch) if begun_s is None else begun_s
         spent_s = batch[-1].ended_s - begun_s
         kept += [timing for timing in batch if not timing.host_late]
         num_late += sum(timing.host_late for timing in batch)
@@ -116,7 +116,7 @@ def _warm_up(run: Launch, warmup_s: float, timer: DeviceTimer) -> float:
     begun_s, before_us = None, math.inf
     while True:
         batch = _readable(timer.elapsed_us(WARM_UP_BATCH, run), timer)
-        begun_s = begun_s or _began(batch)
+        begun_s = _began(batch) if begun_s is None else begun_s
         now_us = median([timing.elapsed_us for timing in batch])
         settled = abs(now_us / before_us - 1) <= SETTLED
         if batch[-1].ended_s - begun_s >= (warmup_s if settled else WARM_UP_CAP * warmup_s):
@@ -141,8 +141,8 @@ def _readable(batch: Sequence[Timing], timer: DeviceTimer) -> Sequence[Timing]:
 def _refuse_late(num_late: int, num_kept: int, window_us: float) -> None:
     if num_late > max(TOLERATED_LATE, num_kept):
         raise HostLateError(
-            f"{num_late} of {num_late + num_kept} windows of {window_us:.0f} us began before the host had enqueued them; "
-            "the host is overloaded, or Sampling.min_sample_us is too short for it"
+            f"{num_late} of {num_late + num_kept} windows of {window_us:.0f} us began before the host had enqueued "
+            "them; the host is overloaded, or Sampling.min_sample_us is too short for it"
         )
 
 

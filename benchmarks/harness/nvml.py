@@ -1,0 +1,62 @@
+"""NVML behind one seam: every question may fail, and then the answer is None with the reason kept."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class NvmlDevice:
+    """One device of an initialised NVML.
+
+    Attributes:
+        nvml: the ``pynvml`` module, or a stand-in for it.
+        handle: NVML's handle of the device.
+    """
+
+    nvml: Any
+    handle: Any
+
+    def close(self) -> None:
+        """Give NVML back; it counts its users."""
+        self.nvml.nvmlShutdown()
+
+
+def ask(missing: dict[str, str], field: str, question: Callable[[], T]) -> T | None:
+    """The answer, or None with the reason under ``field`` in ``missing``.
+
+    NVML says "not supported" for single calls on some parts (memory on those with coherent memory), raises a class of
+    its own per error code, and lacks functions in older drivers; none of these may end a run.
+    """
+    try:
+        return question()
+    except Exception as error:
+        missing[field] = f"{type(error).__name__}: {error}"
+        return None
+
+
+def open_device(uuid: str | None, nvml: Any = None) -> NvmlDevice:
+    """The device with this UUID, with or without NVML's prefix; None means the first.
+
+    Raises:
+        Exception: whatever the import or NVML raises; call it through ``ask``.
+    """
+    if nvml is None:
+        nvml = import_module("pynvml")
+    nvml.nvmlInit()
+    try:
+        if uuid is None:
+            return NvmlDevice(nvml, nvml.nvmlDeviceGetHandleByIndex(0))
+        full_uuid = uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
+        return NvmlDevice(nvml, nvml.nvmlDeviceGetHandleByUUID(full_uuid))
+    except BaseException:
+        nvml.nvmlShutdown()
+        raise
+
+
+def text(value: str | bytes) -> str:
+    """Strings of NVML, which older bindings return as bytes."""
+    return value.decode() if isinstance(value, bytes) else str(value)

@@ -1,0 +1,81 @@
+"""Every sample of a record as one table, each row with the monitor's nearest reading."""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Self
+
+import pyarrow as pa
+
+from .gpu_monitor import Reading
+from .measure import Samples
+from .records import Measurement
+
+READING_FIELDS = tuple(field.name for field in fields(Reading) if field.name != "at_s")
+
+_LABEL = pa.dictionary(pa.int32(), pa.string())
+
+SCHEMA = pa.schema(
+    [
+        pa.field("metric", _LABEL, nullable=False),
+        pa.field("op", _LABEL, nullable=False),
+        pa.field("provider", _LABEL, nullable=False),
+        pa.field("case", _LABEL, nullable=False),
+        pa.field("contract", _LABEL, nullable=False),
+        pa.field("unit", _LABEL, nullable=False),
+        pa.field("sample", pa.int32(), nullable=False),  # 0, 1, ... within its series
+        pa.field("value", pa.float64(), nullable=False),
+        pa.field("ended_s", pa.float64(), nullable=False),  # monotonic clock of the measuring host
+        pa.field("sm_clock_mhz", pa.float64()),
+        pa.field("memory_clock_mhz", pa.float64()),
+        pa.field("power_w", pa.float64()),
+        pa.field("temperature_c", pa.float64()),
+        pa.field("throttle_us", pa.int64()),  # growth of all counters since the process began
+        pa.field("reading_age_s", pa.float64()),  # ended_s minus the time of the reading; negative: read afterwards
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SampleSeries:
+    """Samples of one series key."""
+
+    metric: str
+    op: str
+    provider: str
+    case: str
+    contract: str
+    unit: str
+    values: tuple[float, ...]
+    ended_s: tuple[float, ...]
+
+    @classmethod
+    def of(cls, measurement: Measurement, samples: Samples) -> Self:
+        """The samples behind a measurement in microseconds."""
+        return cls(*measurement.key, measurement.unit, samples.values_us, samples.ended_s)
+
+
+def samples_table(series: Sequence[SampleSeries], readings: Sequence[Reading] = ()) -> pa.Table:
+    """One row per sample in the order of ``series``; ``readings`` are in order of time."""
+    rows = [row for one in series for row in _rows(one, readings)]
+    return pa.Table.from_pylist(rows, schema=SCHEMA)
+
+
+def _rows(series: SampleSeries, readings: Sequence[Reading]) -> list[dict[str, Any]]:
+    labels = {name: getattr(series, name) for name in ("metric", "op", "provider", "case", "contract", "unit")}
+    rows = []
+    for index, (value, ended_s) in enumerate(zip(series.values, series.ended_s, strict=True)):
+        row = labels | {"sample": index, "value": value, "ended_s": ended_s}
+        reading = nearest_reading(readings, ended_s)
+        if reading is not None:
+            row |= {name: getattr(reading, name) for name in READING_FIELDS}
+            row["reading_age_s"] = ended_s - reading.at_s
+        rows.append(row)
+    return rows
+
+
+def nearest_reading(readings: Sequence[Reading], at_s: float) -> Reading | None:
+    """The reading closest in time, the earlier of two equally close; None without readings."""
+    after = bisect_left(readings, at_s, key=lambda reading: reading.at_s)
+    around = readings[max(after - 1, 0) : after + 1]
+    return min(around, key=lambda reading: abs(reading.at_s - at_s), default=None)

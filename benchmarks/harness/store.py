@@ -1,0 +1,276 @@
+"""Records and nights in a folder: append-only, whole or not there, and what cannot be read is set aside by name.
+
+Layout: ``records/<gpu_model>/<id>.json`` with ``<id>.parquet`` beside it, ``nights/<gpu_model>/<id>.json``, and
+``quarantine/`` with the same paths below it.
+"""
+
+import errno
+import io
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+from filelock import FileLock, Timeout
+
+from .errors import AlreadyStoredError, CorruptRecordError, StoreError, StoreFullError
+from .records import Environment, Night, Record, decode_night, decode_record, encode, samples_path
+from .samples import SCHEMA
+
+T = TypeVar("T", Record, Night)
+
+FOLDER_NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
+LOCK_TIMEOUT_S = 120.0  # writers hold the lock for milliseconds; longer means that one of them hangs
+BRANCH_PREFIX = "branch:"
+
+
+def open_store(spec: str | Path, *, writable: bool = True) -> "Store":
+    """The store that ``--store`` names: a folder (made when first written), or ``branch:NAME`` of this repository.
+
+    Raises:
+        StoreError: the folder is no folder, or git cannot check the branch out.
+    """
+    if str(spec).startswith(BRANCH_PREFIX):
+        from .branch_store import open_branch_store
+
+        return open_branch_store(str(spec).removeprefix(BRANCH_PREFIX), writable=writable)
+    return Store(Path(spec), writable=writable)
+
+
+class Store:
+    """A folder of records and nights.
+
+    Attributes:
+        quarantined: files that could not be read so far, each as ``path: reason``. In a writable store they have
+            been moved below ``quarantine/``; one that is only read is left as it is.
+    """
+
+    def __init__(self, folder: Path, *, writable: bool = True) -> None:
+        if folder.exists() and not folder.is_dir():
+            raise StoreError(f"store: expected a folder, got the file {folder}")
+        self.folder, self.writable = folder, writable
+        self.quarantined: list[str] = []
+        self._lock = FileLock(folder / ".lock")
+
+    def add_record(self, record: Record, samples: pa.Table) -> Path:
+        """Write a record and its samples, both or neither; returns the path of the JSON file.
+
+        Raises:
+            ValueError: a number is not finite, or the table has other columns than ``samples.SCHEMA``.
+            AlreadyStoredError, StoreFullError, StoreError: nothing was written.
+        """
+        if not samples.schema.equals(SCHEMA):
+            raise ValueError(f"samples: expected the columns\n{SCHEMA}\ngot\n{samples.schema}")
+        path = self._record_path(record.environment.gpu_model, record.id)
+        buffer = io.BytesIO()
+        pq.write_table(samples, buffer, compression="zstd", write_page_checksum=True)
+        # The JSON comes last: a record exists once its JSON does.
+        self._write({samples_path(path): buffer.getvalue(), path: encode(record)})
+        self._added([samples_path(path), path], f"record {record.id}")
+        return path
+
+    def add_night(self, night: Night) -> Path:
+        """Write a night; returns its path. Raises as ``add_record``."""
+        path = self._path("nights", night.gpu_model, night.id)
+        self._write({path: encode(night)})
+        self._added([path], f"night {night.id}")
+        self.publish()
+        return path
+
+    def publish(self) -> None:
+        """Hand what was added to whoever shares this store; a folder has nothing to do."""
+
+    def records(self, ids: Iterable[str] | None = None) -> list[Record]:
+        """Readable records in order of time, all or those named; unreadable ones go to ``quarantined``.
+
+        Of records asked for by id every page of samples is verified, of all others the table's frame. Ids that the
+        store does not hold are left out.
+        """
+        wanted = None if ids is None else set(ids)
+        self._set_interrupted_aside()
+        found = []
+        for path in self._files("records", wanted):
+            record = self._read(path, decode_record, partial(_check_samples, path, thorough=wanted is not None))
+            if record is not None:
+                found.append(record)
+        return found
+
+    def nights(self, gpu_model: str | None = None) -> list[Night]:
+        """Readable nights in order of time, of one GPU model or of all."""
+        found = [self._read(path, decode_night) for path in self._files("nights", None, gpu_model or "*")]
+        return [night for night in found if night is not None]
+
+    def last_accepted_night(self, gpu_model: str, environment: Environment, *, host: bool = False) -> Night | None:
+        """Newest accepted night measured in this environment; None when there is none.
+
+        Args:
+            host: also require the same CPU and OS kernel, as host metrics need.
+        """
+        key = environment.cut_key(host=host)
+        for night in reversed(self.nights(gpu_model)):
+            if night.accepted and self._environment_key(night, host=host) == key:
+                return night
+        return None
+
+    def _environment_key(self, night: Night, *, host: bool) -> tuple[object, ...] | None:
+        """Of the first readable record: one night has one environment. None when none can be read."""
+        for record_id in night.records:
+            for record in self.records([record_id]):
+                return record.environment.cut_key(host=host)
+        return None
+
+    def samples(self, record: Record) -> pa.Table:
+        """Every sample of a record. Raises CorruptRecordError, naming the file, when it cannot be read whole."""
+        path = samples_path(self._record_path(record.environment.gpu_model, record.id))
+        try:
+            return _read_samples(path)
+        except (OSError, ValueError, pa.ArrowException) as error:
+            raise CorruptRecordError(f"{path}: {error}") from error
+
+    def _record_path(self, gpu_model: str, record_id: str) -> Path:
+        return self._path("records", gpu_model, record_id)
+
+    def _path(self, kind: str, gpu_model: str, name: str) -> Path:
+        for part in (gpu_model, name.lower()):
+            if not FOLDER_NAME.fullmatch(part):
+                raise StoreError(f"{kind}: expected a plain name without folders, got {part!r}")
+        return self.folder / kind / gpu_model / f"{name}.json"
+
+    def _files(self, kind: str, ids: set[str] | None, gpu_model: str = "*") -> list[Path]:
+        paths = (self.folder / kind).glob(f"{gpu_model}/*.json")
+        return sorted((path for path in paths if ids is None or path.stem in ids), key=lambda path: path.name)
+
+    def _read(self, path: Path, decode: Callable[[bytes], T], check: Callable[[], None] | None = None) -> T | None:
+        try:
+            obj = decode(path.read_bytes())
+            if obj.id != path.stem:
+                raise ValueError(f"holds id {obj.id}")
+            if check is not None:
+                check()
+        except (OSError, ValueError, msgspec.MsgspecError, pa.ArrowException) as error:
+            self._set_aside(path, f"{type(error).__name__}: {error}")
+            return None
+        return obj
+
+    def _set_interrupted_aside(self) -> None:
+        """Name temporary files and tables without JSON that a killed writer left; move them where that is allowed."""
+        left = [path for path in self.folder.glob("[rn]*/*/*") if _is_interrupted(path)]
+        if left and not self.writable:
+            self._note(left, "a write was interrupted")
+        elif left:
+            with self._locked():
+                # With the lock held no writer is at work, so whatever is still there was left behind.
+                for path in left:
+                    if path.exists() and _is_interrupted(path):
+                        self._set_aside(path, "a write was interrupted")
+
+    def _set_aside(self, path: Path, reason: str) -> None:
+        """Move what cannot be read below ``quarantine/`` with its reason beside it; only name it where reading alone."""
+        if not self.writable:
+            self._note([path], reason)
+            return
+        parts = [path, samples_path(path)] if path.parts[-3] == "records" else [path]
+        with self._locked():
+            if not path.exists():
+                return  # another process was quicker
+            moved = []
+            for part in parts:
+                target = self.folder / "quarantine" / part.relative_to(self.folder)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                if part.exists():
+                    moved.append(part.replace(target))
+            target = self.folder / "quarantine" / path.relative_to(self.folder)
+            explained = target.with_name(f"{target.name}.reason.txt")
+            explained.write_text(f"{reason}\n", encoding="utf-8")
+            self._added([*moved, explained], f"set {path.name} aside")
+        self._note([path], reason)
+
+    def _note(self, paths: Iterable[Path], reason: str) -> None:
+        notes = [f"{path.relative_to(self.folder)}: {reason}" for path in paths]
+        self.quarantined += [note for note in notes if note not in self.quarantined]
+
+    def _added(self, paths: list[Path], what: str) -> None:
+        """Called after files have come under their final names."""
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Alone among writers, in this process and others; may be entered again while it is held."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self._lock.acquire(timeout=LOCK_TIMEOUT_S)
+        except Timeout as error:
+            raise StoreError(f"{self.folder}: another writer has held it for {LOCK_TIMEOUT_S:g} s; end it") from error
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+    def _write(self, contents: dict[Path, bytes]) -> None:
+        """All files, each by a temporary file in its own folder, fsync and rename; or none of them."""
+        if not self.writable:
+            raise StoreError(f"{self.folder}: opened for reading only; nothing was written")
+        placed: list[Path] = []
+        temporary = {path: path.with_name(f".{path.name}.{os.getpid()}.tmp") for path in contents}
+        try:
+            with self._locked():
+                for path, data in contents.items():
+                    if path.exists():
+                        raise AlreadyStoredError(f"{path}: exists; a store is append-only, so nothing was written")
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    _write_through(temporary[path], data)
+                for path in contents:
+                    temporary[path].rename(path)
+                    placed.append(path)
+                for folder in {path.parent for path in contents}:
+                    _sync_folder(folder)
+        except BaseException as error:
+            for path in (*temporary.values(), *placed):
+                path.unlink(missing_ok=True)
+            if isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}:
+                raise StoreFullError(
+                    f"{self.folder}: no space left for {', '.join(path.name for path in contents)}; nothing was left "
+                    "half written. Make room, or give another --store, and add it again"
+                ) from error
+            raise
+
+
+def _is_interrupted(path: Path) -> bool:
+    if path.suffix == ".tmp":
+        return True
+    return path.suffix == ".parquet" and not path.with_suffix(".json").exists()
+
+
+def _check_samples(record_path: Path, *, thorough: bool) -> None:
+    path = samples_path(record_path)
+    if thorough:
+        _read_samples(path)
+    elif not pq.read_schema(path).equals(SCHEMA):
+        raise ValueError(f"{path.name}: other columns than expected")
+
+
+def _read_samples(path: Path) -> pa.Table:
+    table = pq.read_table(path, page_checksum_verification=True)
+    if table.schema.names != SCHEMA.names:
+        raise ValueError(f"{path.name}: expected the columns {SCHEMA.names}, got {table.schema.names}")
+    return table
+
+
+def _write_through(path: Path, data: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
