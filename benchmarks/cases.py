@@ -1,0 +1,140 @@
+"""Named workloads and the sets that runs choose from; whom each stands for is a field of the case."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+
+from recoverssm.types import KDAShape
+
+from .harness import records
+
+KIMI_K3_HEADS = 96
+KIMI_K3_LAYERS = 69  # KDA layers; the other 24 of 93 are MLA
+KIMI_K3_LOWER_BOUND = -5.0
+STATE_DTYPES = ("fp32", "bf16")
+
+# (spec_query_len, mean accepted tokens with the bonus token) -> the public source of that pair.
+_WINDOWS = {
+    (1, 1.00): "a step without drafts in an engine set up for speculation",
+    (3, 2.73): "2 drafts, per position 0.93 and 0.80 on GSM8K (ROCm ATOM PR 1899)",
+    (4, 3.00): "DSpark, 3 drafts (InferenceX PR 2795)",
+    (8, 1.00): "DSpark, 7 drafts, long context of 131k where acceptance collapses (tokenspeed issue 1132)",
+    (8, 3.78): "DSpark, 7 drafts, greedy draft (InferenceX golden acceptance length, SPEED-Bench coding)",
+    (8, 3.84): "DSpark, 7 drafts, probabilistic draft and block rejection (InferenceX PR 2376)",
+    (8, 8.00): "7 drafts, all accepted: the most a commit can have to do",
+    (9, 4.00): "DSpark, 8 drafts (InferenceX PR 2795, vLLM PR 56082)",
+}
+_PLACEMENTS = {
+    1: "Kimi-K3 with data and expert parallelism (TP1, as on GB300)",
+    8: "Kimi-K3 at TP8 (vLLM PR 51855)",
+    16: "Kimi-K3 at TP16",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class BenchCase:
+    """One workload: the sizes of the model on one rank, the batch, and how many tokens requests accept.
+
+    Attributes:
+        mean_accepted: accepted tokens per request and step, the bonus token included; 1 to spec_query_len.
+        state_dtype: "fp32" or "bf16", of checkpoints and state pools; activations are bf16.
+    """
+
+    name: str
+    stands_for: str
+    shape: KDAShape
+    num_requests: int
+    mean_accepted: float
+    state_dtype: str
+    num_layers: int = KIMI_K3_LAYERS
+    lower_bound: float | None = field(default=KIMI_K3_LOWER_BOUND)
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.mean_accepted <= self.shape.spec_query_len:
+            raise ValueError(
+                f"mean_accepted: expected 1 to {self.shape.spec_query_len} (spec_query_len), got {self.mean_accepted}"
+            )
+        if self.state_dtype not in STATE_DTYPES:
+            raise ValueError(f"state_dtype: expected one of {STATE_DTYPES}, got {self.state_dtype!r}")
+
+    def __str__(self) -> str:
+        return self.name
+
+    def to_record(self) -> records.Case:
+        """The part of the case that readers of a record need."""
+        return records.Case(
+            name=self.name,
+            stands_for=self.stands_for,
+            num_requests=self.num_requests,
+            spec_query_len=self.shape.spec_query_len,
+            num_heads=self.shape.num_heads,
+            num_layers=self.num_layers,
+            mean_accepted=self.mean_accepted,
+            state_dtype=self.state_dtype,
+        )
+
+
+def kimi_k3(tp: int, num_requests: int, spec_query_len: int, mean_accepted: float, state_dtype: str) -> BenchCase:
+    """The case of Kimi-K3 on one of ``tp`` tensor-parallel ranks."""
+    return BenchCase(
+        name=f"kimi_k3_tp{tp}_b{num_requests}_t{spec_query_len}_a{mean_accepted:.2f}_{state_dtype}",
+        stands_for=f"{_PLACEMENTS[tp]}, {num_requests} requests per rank; {_WINDOWS[spec_query_len, mean_accepted]}",
+        shape=KDAShape(num_heads=KIMI_K3_HEADS // tp, spec_query_len=spec_query_len),
+        num_requests=num_requests,
+        mean_accepted=mean_accepted,
+        state_dtype=state_dtype,
+    )
+
+
+def _grid(tp: int, batches: Iterable[int], windows: Iterable[tuple[int, float]]) -> list[BenchCase]:
+    windows = tuple(windows)
+    return [
+        kimi_k3(tp, num_requests, spec_query_len, mean_accepted, state_dtype)
+        for spec_query_len, mean_accepted in windows
+        for num_requests in batches
+        for state_dtype in STATE_DTYPES
+    ]
+
+
+_DSPARK = [(8, 3.84)]
+
+SETS: dict[str, tuple[BenchCase, ...]] = {
+    "smoke": tuple(_grid(8, (1, 32), _DSPARK) + _grid(8, (32,), [(3, 2.73)])),
+    "pr": tuple(_grid(8, (1, 32, 128), _DSPARK)),
+    "nightly": tuple(
+        _grid(8, (1, 8, 16, 32, 48, 96, 128), _DSPARK)
+        + _grid(8, (32,), [(3, 2.73), (4, 3.00), (9, 4.00)])
+        + _grid(8, (32,), [(8, 1.00), (8, 3.78), (8, 8.00)])
+        + _grid(16, (1, 32, 128), _DSPARK)
+        + _grid(1, (1, 4, 16), _DSPARK)
+        + _grid(8, (32,), [(1, 1.00)])
+    ),
+}
+
+
+class UnknownNameError(LookupError):
+    """No set or case of that name exists."""
+
+
+class NothingSelectedError(LookupError):
+    """The set exists and the pattern is well formed, but no case matches."""
+
+
+def select(case_set: str, pattern: str = "*") -> list[BenchCase]:
+    """Cases of a set whose names match a glob, in the set's order.
+
+    Raises:
+        UnknownNameError: no such set, or a pattern without wildcards that names no case of the set.
+        NothingSelectedError: a pattern with wildcards that matches nothing. Both name what is known.
+    """
+    if case_set not in SETS:
+        raise UnknownNameError(f"--set: expected one of {', '.join(SETS)}, got {case_set!r}")
+    chosen = [case for case in SETS[case_set] if fnmatchcase(case.name, pattern)]
+    if chosen:
+        return chosen
+    known = ", ".join(case.name for case in SETS[case_set])
+    if any(wildcard in pattern for wildcard in "*?["):
+        raise NothingSelectedError(f"--case: nothing in set {case_set!r} matches {pattern!r}; known: {known}")
+    elsewhere = [name for name, cases in SETS.items() if pattern in (case.name for case in cases)]
+    hint = f"; it is in set {', '.join(elsewhere)}" if elsewhere else ""
+    raise UnknownNameError(f"--case: set {case_set!r} has no case {pattern!r}{hint}; known: {known}")

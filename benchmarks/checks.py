@@ -1,0 +1,107 @@
+"""Comparisons with the float64 reference, and bit for bit with memory that an op must leave alone."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .harness.records import Check
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Largest relative Frobenius errors that pass, against float64.
+
+    Attributes:
+        fp32: corrections and states kept in fp32. A plain fp32 recurrence over 16 tokens comes to 1e-7 to 2e-7 on states
+            of unit variance; single-pass tf32 or bf16 operands cost at least 1e-5. The limit lies between.
+        bf16_state, out: values rounded to bf16 once, when they are stored. Rounding to nearest moves an element by at
+            most 2^-9 = 1.95e-3 of itself, 1.7e-3 over all; Triton's interpreter truncates, by at most 2^-8 = 3.9e-3.
+    """
+
+    fp32: float
+    bf16_state: float
+    out: float
+
+    def state(self, state_dtype: str) -> float:
+        """The limit for a state kept in "fp32" or "bf16"."""
+        return self.fp32 if state_dtype == "fp32" else self.bf16_state
+
+
+COMPILED = Limits(fp32=1e-6, bf16_state=2e-3, out=3e-3)
+INTERPRETED = Limits(fp32=1e-6, bf16_state=4e-3, out=4e-3)
+
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def relative_error(actual: Tensor, expected: Tensor) -> float | None:
+    """Relative Frobenius norm of the difference, in float64; None when any element is not finite.
+
+    Against an expected zero it is the norm of ``actual`` itself.
+    """
+    expected = expected.double()
+    error = torch.linalg.vector_norm(actual.double() - expected)
+    scale = torch.linalg.vector_norm(expected)
+    value = float(torch.where(scale > 0, error / scale, error))
+    return value if math.isfinite(value) else None
+
+
+def num_differing(actual: Tensor, expected: Tensor) -> int:
+    """Elements whose bits differ; NaN equals NaN of the same bits, and 0.0 differs from -0.0."""
+    bits = _BITS[actual.element_size()]
+    return int((actual.contiguous().view(bits) != expected.to(actual.dtype).contiguous().view(bits)).sum())
+
+
+def num_non_finite(tensors: Iterable[Tensor]) -> int:
+    """Elements that are NaN or infinite."""
+    counts = [(~torch.isfinite(tensor)).sum() for tensor in tensors]
+    return int(torch.stack(counts).sum()) if counts else 0
+
+
+class Checklist:
+    """Collects the checks of one provider on one case; ``detail`` ends the detail of each."""
+
+    def __init__(self, case: str, provider: str, limits: Limits, detail: str = "") -> None:
+        self.limits = limits
+        self._case = case
+        self._provider = provider
+        self._detail = detail
+        self.checks: list[Check] = []
+
+    def error(self, op: str, metric: str, actual: Tensor, expected: Tensor, limit: float, detail: str = "") -> None:
+        """Demand a relative Frobenius error of at most ``limit``."""
+        self._add(op, metric, relative_error(actual, expected), limit, detail)
+
+    def equal(self, op: str, metric: str, actual: Tensor, expected: Tensor, detail: str = "") -> None:
+        """Demand equal bits."""
+        self.count(op, metric, num_differing(actual, expected), detail)
+
+    def count(self, op: str, metric: str, value: int, detail: str = "") -> None:
+        """Demand that a count of wrong things is 0."""
+        self._add(op, metric, float(value), 0.0, detail)
+
+    def _add(self, op: str, metric: str, value: float | None, limit: float, detail: str) -> None:
+        self.checks.append(
+            Check(
+                case=self._case,
+                op=op,
+                provider=self._provider,
+                metric=metric,
+                value=value,
+                limit=limit,
+                passed=value is not None and value <= limit,
+                detail="; ".join(part for part in (detail, self._detail) if part),
+            )
+        )
+
+
+def failure_reason(checks: Iterable[Check]) -> str:
+    """What the failed checks say, in one line; empty when all passed."""
+    failed = [check for check in checks if not check.passed]
+    parts = [
+        f"{check.op} {check.metric} {'not finite' if check.value is None else f'{check.value:.3g}'} above {check.limit:g}"
+        for check in failed[:3]
+    ]
+    more = f" and {len(failed) - 3} more" if len(failed) > 3 else ""
+    return "; ".join(parts) + more
