@@ -11,7 +11,9 @@ from recoverssm.types import CommitPlan, GateParams, LayerTable, Records
 
 
 class CommitContext:
-    """Commits a verified window in all layers: plan, then state, then conv; three launches, no allocation, no host sync.
+    """Commits a verified window in all layers by three launches: plan, then state, then conv.
+
+    A commit allocates nothing, does not wait for the device and may be captured in a CUDA graph.
 
     Holds raw addresses: the tensors must neither move nor be resized while the context lives.
 

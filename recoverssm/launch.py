@@ -13,25 +13,61 @@ from recoverssm.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class LaunchRow:
-    """One configuration and where it comes from."""
+    """One configuration and where it comes from.
 
-    arch: int  # 90 for sm_90; 0 for any
+    Attributes:
+        arch: compute capability, 90 for sm_90; 0 for any.
+        min_heads: the fewest request-heads (rows x heads) it is meant for.
+        block_v: value rows per program.
+        inner_k: BK, channels of K that lie side by side in a tile (kernels/recurrence.py).
+        num_stages: software pipeline depth of the token loop.
+        source: card, date and figure, or why there is none.
+    """
+
+    arch: int
     op: str
     state_dtype: torch.dtype
     min_heads: int
     block_v: int
+    inner_k: int
     num_warps: int
+    num_stages: int
     source: str
 
 
-_GUESS = "portable default, not tuned"
+FP32, BF16 = torch.float32, torch.bfloat16
+_UNTUNED = "portable default, not tuned"
+
+
+def _h200(figure: str) -> str:
+    return f"NVIDIA H200, torch 2.11, Triton 3.6, 2026-11-29, H=12, T=8: {figure}"
+
+
 LAUNCH_TABLE: tuple[LaunchRow, ...] = (
-    LaunchRow(0, "verify", torch.float32, 0, 8, 1, _GUESS),
-    LaunchRow(0, "verify", torch.bfloat16, 0, 8, 1, _GUESS),
-    LaunchRow(0, "full_state_verify", torch.float32, 0, 8, 1, _GUESS),
-    LaunchRow(0, "full_state_verify", torch.bfloat16, 0, 8, 1, _GUESS),
-    LaunchRow(0, "commit_state", torch.float32, 0, 16, 1, _GUESS),
-    LaunchRow(0, "commit_state", torch.bfloat16, 0, 16, 1, _GUESS),
+    LaunchRow(0, "verify", FP32, 0, 16, 32, 1, 3, _UNTUNED),
+    LaunchRow(0, "verify", BF16, 0, 16, 32, 1, 3, _UNTUNED),
+    LaunchRow(90, "verify", FP32, 0, 4, 32, 1, 3, _h200("7.5 us at B=1; BV=16 7.7")),
+    LaunchRow(90, "verify", FP32, 96, 32, 32, 1, 3, _h200("11.1 us at B=8; BV=16 11.7")),
+    LaunchRow(90, "verify", FP32, 384, 16, 32, 1, 3, _h200("28.5 us at B=32; [BV, K] tiles 36.7")),
+    LaunchRow(90, "verify", FP32, 1536, 32, 32, 1, 3, _h200("94.5 us at B=128; BV=16 99.8")),
+    LaunchRow(90, "verify", BF16, 0, 8, 32, 1, 3, _h200("7.0 us at B=1; BV=16 7.9")),
+    LaunchRow(90, "verify", BF16, 96, 32, 32, 1, 3, _h200("10.3 / 28.0 / 88.2 us at B=8 / 32 / 128")),
+    LaunchRow(0, "full_state_verify", FP32, 0, 16, 32, 1, 3, _UNTUNED),
+    LaunchRow(0, "full_state_verify", BF16, 0, 16, 32, 1, 3, _UNTUNED),
+    LaunchRow(90, "full_state_verify", FP32, 0, 4, 32, 1, 3, _h200("7.0 us at B=1; BV=16 8.9")),
+    LaunchRow(90, "full_state_verify", FP32, 96, 8, 32, 1, 3, _h200("19.1 us at B=8; BV=16 19.4")),
+    LaunchRow(90, "full_state_verify", FP32, 384, 16, 64, 1, 1, _h200("65.5 / 251 us at B=32 / 128; BK=32 67.9")),
+    LaunchRow(90, "full_state_verify", BF16, 0, 4, 32, 1, 3, _h200("7.7 us at B=1; BV=8 8.0")),
+    LaunchRow(90, "full_state_verify", BF16, 96, 16, 32, 1, 3, _h200("13.7 us at B=8; BV=32 14.0")),
+    LaunchRow(90, "full_state_verify", BF16, 384, 32, 32, 1, 3, _h200("44.4 / 140 us at B=32 / 128; BV=16 45.1 / 167")),
+    LaunchRow(0, "commit_state", FP32, 0, 16, 32, 1, 3, _UNTUNED),
+    LaunchRow(0, "commit_state", BF16, 0, 16, 32, 1, 3, _UNTUNED),
+    LaunchRow(
+        90, "commit_state", FP32, 0, 16, 32, 1, 3, _h200("926 us per 69 layers at B=32, accept 4; not pipelined 1035")
+    ),
+    LaunchRow(
+        90, "commit_state", BF16, 0, 16, 32, 1, 3, _h200("589 us per 69 layers at B=32, accept 4; not pipelined 829")
+    ),
 )
 
 

@@ -149,7 +149,8 @@ class LayerTable:
                 raise DeviceError(f"{name}[{layer}]: expected {first.device} as layer 0, got {tensor.device}")
             if tensor.stride()[1:] != first.stride()[1:]:
                 raise StrideError(
-                    f"{name}[{layer}]: expected inner strides {first.stride()[1:]} as in layer 0, got {tensor.stride()[1:]}"
+                    f"{name}[{layer}]: expected inner strides {first.stride()[1:]} as in layer 0, "
+                    f"got {tensor.stride()[1:]}"
                 )
         addresses = [tensor.data_ptr() for tensor in tensors]
         strides = [tensor.stride(0) for tensor in tensors]

@@ -1,9 +1,9 @@
-"""State commit kernel: folds the accepted records of every row forward into its checkpoint, all layers in one launch."""
+"""State commit kernel: folds each row's accepted records forward into its checkpoint, all layers in one launch."""
 
 import triton
 import triton.language as tl
 
-from recoverssm.kernels.recurrence import kda_decay, l2_normalised
+from recoverssm.kernels.recurrence import kda_decay, key_offsets, l2_normalised
 
 
 @triton.jit
@@ -27,7 +27,9 @@ def _commit_state_kernel(
     K: tl.constexpr,
     V: tl.constexpr,
     BV: tl.constexpr,
+    BK: tl.constexpr,
     BOUNDED: tl.constexpr,
+    NUM_STAGES: tl.constexpr,
     ALIGNED: tl.constexpr,
 ):
     """One program handles BV value rows of one head of one speculative row of one layer.
@@ -40,10 +42,10 @@ def _commit_state_kernel(
     pid_h = (pid // (V // BV)) % H
     row = (pid // (V // BV) // H).to(tl.int64)
     commit_len = tl.load(commit_lens_ptr + row)
-    if commit_len == 0:
-        return
     source_slot = tl.load(source_slots_ptr + row).to(tl.int64)
     final_slot = tl.load(final_slots_ptr + row).to(tl.int64)
+    if (commit_len <= 0) | (source_slot <= 0) | (final_slot <= 0):
+        return
 
     state_ptr = tl.load(state_addresses_ptr + layer).to(state_type_ptr.dtype)
     correction_ptr = tl.load(correction_addresses_ptr + layer).to(tl.pointer_type(tl.float32))
@@ -60,23 +62,20 @@ def _commit_state_kernel(
         correction_row_stride = tl.multiple_of(correction_row_stride, 16)
         key_gate_row_stride = tl.multiple_of(key_gate_row_stride, 16)
 
-    offs_k = tl.arange(0, K)
+    offs_k = key_offsets(K, BK)
     offs_v = pid_v * BV + tl.arange(0, BV)
-    tile_ptrs = state_ptr + (pid_h * V + offs_v[:, None]) * K + offs_k[None, :]
-    state = tl.load(tile_ptrs + source_slot * state_slot_stride).to(tl.float32)  # [BV, K]
+    tile_ptrs = state_ptr + (pid_h * V + offs_v[:, None, None]) * K + offs_k[None, :, :]
+    state = tl.load(tile_ptrs + source_slot * state_slot_stride).to(tl.float32)  # [BV, K / BK, BK]
     gate_scale = tl.exp(tl.load(A_log_ptr + layer * H + pid_h))
     dt_bias = tl.load(dt_bias_ptr + (layer * H + pid_h) * K + offs_k)
     correction_ptrs = correction_ptr + row * correction_row_stride + pid_h * T * V + offs_v
     key_gate_ptrs = key_gate_ptr + row * key_gate_row_stride + pid_h * T * 2 * K + offs_k
 
-    # Unrolled and predicated: every record load is issued before the first use, so the time is flat in commit_len.
-    for t in tl.static_range(T):
-        accepted = t < commit_len
-        key = tl.load(key_gate_ptrs + t * 2 * K, mask=accepted, other=0.0).to(tl.float32)
-        raw_gate = tl.load(key_gate_ptrs + t * 2 * K + K, mask=accepted, other=0.0).to(tl.float32)
-        correction = tl.load(correction_ptrs + t * V, mask=accepted, other=0.0)
+    for t in tl.range(commit_len, num_stages=NUM_STAGES):
+        key = l2_normalised(tl.load(key_gate_ptrs + t * 2 * K).to(tl.float32))
+        raw_gate = tl.load(key_gate_ptrs + t * 2 * K + K).to(tl.float32)
+        correction = tl.load(correction_ptrs + t * V)
         decay = kda_decay(raw_gate, dt_bias, gate_scale, lower_bound, BOUNDED)
-        decay = tl.where(accepted, decay, 1.0)
-        state = state * decay[None, :] + correction[:, None] * l2_normalised(key)[None, :]
+        state = state * decay[None, :, :] + correction[:, None, None] * key[None, :, :]
 
     tl.store(tile_ptrs + final_slot * state_slot_stride, state.to(state_type_ptr.dtype.element_ty))

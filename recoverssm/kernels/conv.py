@@ -24,10 +24,10 @@ def _compact_conv_kernel(
     pid_c = tl.program_id(1)
     layer = tl.program_id(2)
     commit_len = tl.load(commit_lens_ptr + row)
-    if commit_len == 0:
-        return
     source_slot = tl.load(source_slots_ptr + row).to(tl.int64)
     final_slot = tl.load(final_slots_ptr + row).to(tl.int64)
+    if (commit_len <= 0) | (source_slot <= 0) | (final_slot <= 0):
+        return
 
     conv_ptr = tl.load(conv_addresses_ptr + layer).to(conv_type_ptr.dtype)
     slot_stride = tl.load(conv_slot_strides_ptr + layer)

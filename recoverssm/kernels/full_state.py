@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from recoverssm.kernels.recurrence import delta_step, kda_decay, l2_normalised
+from recoverssm.kernels.recurrence import delta_step, kda_decay, key_offsets, l2_normalised
 
 
 @triton.jit
@@ -35,7 +35,9 @@ def _full_state_verify_kernel(
     K: tl.constexpr,
     V: tl.constexpr,
     BV: tl.constexpr,
+    BK: tl.constexpr,
     BOUNDED: tl.constexpr,
+    NUM_STAGES: tl.constexpr,
 ):
     """One program handles BV value rows of one head of one speculative row."""
     pid = tl.program_id(0)
@@ -49,7 +51,7 @@ def _full_state_verify_kernel(
     column = tl.minimum(tl.maximum(tl.load(num_accepted_ptr + row), 1), T) - 1
     source_slot = tl.load(indices_ptrs + column).to(tl.int64)
 
-    offs_k = tl.arange(0, K)
+    offs_k = key_offsets(K, BK)
     offs_v = pid_v * BV + tl.arange(0, BV)
     out_ptrs = out_ptr + first_token * stride_out_token + pid_h * V + offs_v
     if source_slot <= 0:
@@ -58,8 +60,8 @@ def _full_state_verify_kernel(
             out_ptrs += stride_out_token
         return
 
-    tile_ptrs = state_ptr + (pid_h * V + offs_v[:, None]) * K + offs_k[None, :]
-    state = tl.load(tile_ptrs + source_slot * stride_state_slot).to(tl.float32)  # [BV, K]
+    tile_ptrs = state_ptr + (pid_h * V + offs_v[:, None, None]) * K + offs_k[None, :, :]
+    state = tl.load(tile_ptrs + source_slot * stride_state_slot).to(tl.float32)  # [BV, K / BK, BK]
     gate_scale = tl.exp(tl.load(A_log_ptr + pid_h))
     dt_bias = tl.load(dt_bias_ptr + pid_h * K + offs_k)
     q_ptrs = q_ptr + first_token * stride_q_token + pid_h * K + offs_k
@@ -68,7 +70,7 @@ def _full_state_verify_kernel(
     gate_ptrs = raw_gate_ptr + first_token * stride_gate_token + pid_h * K + offs_k
     beta_ptrs = raw_beta_ptr + first_token * stride_beta_token + pid_h
 
-    for _ in range(query_len):
+    for _ in tl.range(query_len, num_stages=NUM_STAGES):
         key = l2_normalised(tl.load(k_ptrs).to(tl.float32))
         query = l2_normalised(tl.load(q_ptrs).to(tl.float32)) * query_scale
         decay = kda_decay(tl.load(gate_ptrs).to(tl.float32), dt_bias, gate_scale, lower_bound, BOUNDED)

@@ -2,6 +2,10 @@
 
 They fix the order of operations, so that what verify computes in registers, full state stores and commit folds
 is the same arithmetic. Formulas: docs/algorithm.md section 1.
+
+A state tile is [BV, K / BK, BK], not [BV, K]: with BK = 32 eight lanes of a warp share one value row and four rows lie
+side by side, so that a dot product over K takes three shuffles for four rows instead of five for each row. Vectors
+over K are [K / BK, BK] likewise.
 """
 
 import triton
@@ -12,14 +16,20 @@ SOFTPLUS_LINEAR = tl.constexpr(20.0)  # softplus(x) is x to fp32 precision above
 
 
 @triton.jit
+def key_offsets(K: tl.constexpr, BK: tl.constexpr):
+    """Channel numbers of a vector over K, [K / BK, BK]."""
+    return tl.arange(0, K // BK)[:, None] * BK + tl.arange(0, BK)[None, :]
+
+
+@triton.jit
 def l2_normalised(x):
-    """x / sqrt(sum x^2 + eps), x: [BK] fp32."""
-    return x * tl.rsqrt(tl.sum(x * x, axis=0) + NORM_EPS)
+    """X / sqrt(sum x^2 + eps), x: [K / BK, BK] fp32."""
+    return x * tl.rsqrt(tl.sum(tl.sum(x * x, axis=1), axis=0) + NORM_EPS)
 
 
 @triton.jit
 def kda_decay(raw_gate, dt_bias, gate_scale, lower_bound, BOUNDED: tl.constexpr):
-    """exp(g) in (0, 1]; raw_gate, dt_bias: [BK] fp32; gate_scale: exp(A_log) of the head."""
+    """exp(g) in (0, 1]; raw_gate, dt_bias: [K / BK, BK] fp32; gate_scale: exp(A_log) of the head."""
     x = raw_gate + dt_bias
     if BOUNDED:
         log_decay = lower_bound * tl.sigmoid(gate_scale * x)
@@ -30,10 +40,15 @@ def kda_decay(raw_gate, dt_bias, gate_scale, lower_bound, BOUNDED: tl.constexpr)
 
 
 @triton.jit
+def row_dot(state, vector):
+    """State @ vector: [BV]; in-thread over K / BK first, then across the lanes of a row."""
+    return tl.sum(tl.sum(state * vector[None, :, :], axis=1), axis=1)
+
+
+@triton.jit
 def delta_step(state, decay, key, query, value, beta):
-    """One token: returns the new state [BV, BK], the correction u [BV] and the output [BV]."""
-    state = state * decay[None, :]
-    correction = beta * (value - tl.sum(state * key[None, :], axis=1))
-    state = state + correction[:, None] * key[None, :]
-    output = tl.sum(state * query[None, :], axis=1)
-    return state, correction, output
+    """One token: returns the new state [BV, K / BK, BK], the correction u [BV] and the output [BV]."""
+    state = state * decay[None, :, :]
+    correction = beta * (value - row_dot(state, key))
+    state = state + correction[:, None, None] * key[None, :, :]
+    return state, correction, row_dot(state, query)

@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from recoverssm.kernels.recurrence import delta_step, kda_decay, l2_normalised
+from recoverssm.kernels.recurrence import delta_step, kda_decay, key_offsets, l2_normalised
 
 
 @triton.jit
@@ -37,7 +37,9 @@ def _verify_kernel(
     K: tl.constexpr,
     V: tl.constexpr,
     BV: tl.constexpr,
+    BK: tl.constexpr,
     BOUNDED: tl.constexpr,
+    NUM_STAGES: tl.constexpr,
 ):
     """One program handles BV value rows of one head of one speculative row."""
     pid = tl.program_id(0)
@@ -49,7 +51,7 @@ def _verify_kernel(
     query_len = tl.minimum(query_len, T)
     slot = tl.load(state_indices_ptr + row).to(tl.int64)
 
-    offs_k = tl.arange(0, K)
+    offs_k = key_offsets(K, BK)
     offs_v = pid_v * BV + tl.arange(0, BV)
     out_ptrs = out_ptr + first_token * stride_out_token + pid_h * V + offs_v
     if slot <= 0:
@@ -58,8 +60,8 @@ def _verify_kernel(
             out_ptrs += stride_out_token
         return
 
-    state_ptrs = state_ptr + slot * stride_state_slot + (pid_h * V + offs_v[:, None]) * K + offs_k[None, :]
-    state = tl.load(state_ptrs).to(tl.float32)  # [BV, K]
+    state_ptrs = state_ptr + slot * stride_state_slot + (pid_h * V + offs_v[:, None, None]) * K + offs_k[None, :, :]
+    state = tl.load(state_ptrs).to(tl.float32)  # [BV, K / BK, BK]
     gate_scale = tl.exp(tl.load(A_log_ptr + pid_h))
     dt_bias = tl.load(dt_bias_ptr + pid_h * K + offs_k)
     q_ptrs = q_ptr + first_token * stride_q_token + pid_h * K + offs_k
@@ -70,7 +72,7 @@ def _verify_kernel(
     correction_ptrs = correction_ptr + row * stride_correction_row + pid_h * T * V + offs_v
     key_gate_ptrs = key_gate_ptr + row * stride_key_gate_row + pid_h * T * 2 * K + offs_k
 
-    for _ in range(query_len):
+    for _ in tl.range(query_len, num_stages=NUM_STAGES):
         raw_key = tl.load(k_ptrs)
         raw_gate = tl.load(gate_ptrs)
         key = l2_normalised(raw_key.to(tl.float32))

@@ -1,4 +1,4 @@
-"""Conv compaction: after sampling, moves each row's accepted conv history to the front of its slot, all layers at once."""
+"""Conv compaction: moves each row's accepted conv history to the front of its slot, all layers in one launch."""
 
 import torch
 
@@ -28,10 +28,9 @@ def compact_conv(conv_states: LayerTable, plan: CommitPlan, *, conv_width: int) 
     device = conv_state.device
     check_tensor("conv_states", conv_state, "P S C", (None, None, None), ACTIVATION_DTYPES, device)
     check_dense_after("conv_states", conv_state, 1)
-    if not 2 <= conv_width <= conv_state.shape[1] + 1:
-        raise ShapeError(
-            f"conv_width: expected 2 to {conv_state.shape[1] + 1} for a window of {conv_state.shape[1]}, got {conv_width}"
-        )
+    window_len = conv_state.shape[1]
+    if not 2 <= conv_width <= window_len + 1:
+        raise ShapeError(f"conv_width: expected 2 to {window_len + 1} for a window of {window_len}, got {conv_width}")
     check_row_vector("plan.commit_lens", plan.commit_lens, None, device)
     num_rows = plan.commit_lens.shape[0]
     check_row_vector("plan.source_slots", plan.source_slots, num_rows, device)

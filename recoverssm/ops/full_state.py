@@ -101,7 +101,9 @@ def full_state_verify(
             K=key_dim,
             V=value_dim,
             BV=block_v,
+            BK=min(row.inner_k, key_dim),
             BOUNDED=gate.lower_bound is not None,
+            NUM_STAGES=row.num_stages,
             num_warps=row.num_warps,
             enable_fp_fusion=True,
         )
