@@ -1,0 +1,6 @@
+"""``python -m reports``."""
+
+from reports.cli import main
+
+if __name__ == "__main__":
+    main()

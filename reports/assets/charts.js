@@ -1,0 +1,164 @@
+// Two figures per GPU model. plotly.min.js is large, so it is loaded when the first figure comes near the window.
+"use strict";
+
+const NARROW_PX = 620;
+const drawn = new Map(); // chart element -> function that draws it again
+
+function colours() {
+  const style = getComputedStyle(document.documentElement);
+  const read = (name) => style.getPropertyValue(name).trim();
+  return { text: read("--text"), quiet: read("--quiet"), line: read("--line"), ours: read("--ours"), full: read("--full"), bad: read("--bad"), surface: read("--surface") };
+}
+
+function baseLayout(c) {
+  const axis = { gridcolor: c.line, zerolinecolor: c.line, linecolor: c.line, tickcolor: c.line, automargin: true };
+  return {
+    paper_bgcolor: c.surface, plot_bgcolor: c.surface,
+    font: { family: "system-ui, sans-serif", size: 12, color: c.text },
+    margin: { l: 56, r: 16, t: 8, b: 44 },
+    legend: { orientation: "h", x: 0, y: 1, yanchor: "bottom" },
+    hoverlabel: { bgcolor: c.surface, bordercolor: c.line, font: { color: c.text } },
+    hovermode: "closest",
+    xaxis: { ...axis }, yaxis: { ...axis },
+  };
+}
+
+const CONFIG = { displaylogo: false, responsive: true, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] };
+
+// Colour and shape together tell the two apart.
+const look = (c, name) => (name === "full state" ? { colour: c.full, symbol: "diamond-open", dash: "dot" } : { colour: c.ours, symbol: "circle", dash: "solid" });
+
+// ---- history of one case
+
+function historyTraces(history, metric, c) {
+  const traces = [];
+  for (const line of metric.lines) {
+    const { colour, symbol, dash } = look(c, line.name);
+    const [x, y, text, dots, dotsX] = [[], [], [], [], []];
+    line.points.forEach((point, index) => {
+      const night = history.nights[index];
+      if (night.cut) { x.push(night.utc); y.push(null); text.push(""); } // the series is cut here
+      x.push(night.utc); y.push(point.median); text.push(`${night.label}<br>${line.name}: ${point.text}`);
+      for (const value of point.values) { dotsX.push(night.utc); dots.push(value); }
+    });
+    traces.push({ name: "single processes", x: dotsX, y: dots, mode: "markers", marker: { color: colour, size: 4, opacity: 0.45 }, hoverinfo: "skip", showlegend: false });
+    traces.push({ name: line.name, x, y, text, mode: "lines+markers", connectgaps: false, line: { color: colour, width: 2, dash }, marker: { color: colour, size: 8, symbol }, hovertemplate: "%{text}<extra></extra>" });
+  }
+  const red = history.nights.map((night, index) => [night, metric.lines[0].points[index].median]).filter(([night, y]) => night.red && y !== null);
+  traces.push({ name: "red night", x: red.map(([night]) => night.utc), y: red.map(([, y]) => y), mode: "markers", marker: { symbol: "x-thin", size: 13, line: { color: c.bad, width: 2.5 } }, hoverinfo: "skip", showlegend: red.length > 0 });
+  return traces;
+}
+
+function historyLayout(history, metric, c) {
+  const layout = baseLayout(c);
+  const cuts = history.nights.filter((night) => night.cut);
+  layout.xaxis = { ...layout.xaxis, type: "date", title: { text: "night (UTC)" }, hoverformat: "%Y-%m-%d %H:%M UTC" };
+  layout.yaxis = { ...layout.yaxis, title: { text: metric.unit === "%" ? "%" : "µs" }, tickformat: "~r" };
+  layout.yaxis.tickformat = metric.unit === "%" ? "~g" : ",~g";
+  layout.shapes = cuts.map((night) => ({ type: "line", xref: "x", yref: "paper", x0: night.utc, x1: night.utc, y0: 0, y1: 1, line: { color: c.quiet, width: 1, dash: "dash" } }));
+  layout.annotations = cuts.map((night) => ({ x: night.utc, y: 1, yref: "paper", yanchor: "top", xanchor: "right", text: night.cut, showarrow: false, font: { size: 11, color: c.quiet }, textangle: -90 }));
+  if (history.nights.length === 1) layout.xaxis = oneNight(layout.xaxis, history.nights[0].utc);
+  return layout;
+}
+
+// A single date would make plotly show milliseconds: give it a day on either side.
+function oneNight(axis, utc) {
+  const day = 86400000, at = Date.parse(utc + "Z"), stamp = (ms) => new Date(ms).toISOString().slice(0, 19);
+  return { ...axis, range: [stamp(at - 3 * day), stamp(at + 3 * day)], dtick: day };
+}
+
+function drawHistory(element, data, key) {
+  const metric = data.history.metrics.find((item) => item.key === key);
+  const known = metric.lines.some((line) => line.points.some((point) => point.median !== null));
+  if (!known) return say(element, `No ${key.replace("_", " ")} is recorded for this case: ${metric.lines[0].points.at(-1).text}.`);
+  return plot(element, (c) => [historyTraces(data.history, metric, c), historyLayout(data.history, metric, c)]);
+}
+
+// ---- all cases of one night
+
+function commonPrefix(names) {
+  let prefix = names[0] ?? "";
+  for (const name of names) while (!name.startsWith(prefix)) prefix = prefix.slice(0, -1);
+  return names.length > 1 ? prefix.slice(0, prefix.lastIndexOf("_") + 1) : "";
+}
+
+function drawCases(element, night, op) {
+  const indices = night.cases.map((_, index) => index).filter((index) => Object.values(night[op]).some((bars) => bars[index]));
+  if (!indices.length) return say(element, `No device time of ${op} is recorded in this night.`);
+  const prefix = commonPrefix(indices.map((index) => night.cases[index]));
+  const labels = indices.map((index) => night.cases[index].slice(prefix.length));
+  element.style.height = `${Math.max(220, 110 + 19 * indices.length)}px`;
+  return plot(element, (c) => {
+    const traces = Object.entries(night[op]).map(([name, bars]) => {
+      const { colour, symbol } = look(c, name);
+      const rows = indices.map((index) => bars[index]);
+      return {
+        name, y: labels, x: rows.map((row) => row && row.median), text: rows.map((row) => (row ? row.text : "")),
+        error_x: { type: "data", symmetric: false, array: rows.map((row) => (row ? row.high - row.median : 0)), arrayminus: rows.map((row) => (row ? row.median - row.low : 0)), color: colour, thickness: 1.5, width: 3 },
+        mode: "markers", marker: { color: colour, size: 8, symbol, line: { color: colour, width: 1.5 } },
+        hovertemplate: `${name}: %{text}<br>${prefix}%{y}<extra></extra>`,
+      };
+    });
+    const layout = baseLayout(c);
+    layout.xaxis = { ...layout.xaxis, type: "log", title: { text: `${op}, device time in µs, log scale (lower is better)` }, dtick: element.clientWidth < NARROW_PX ? 1 : "D2", tickformat: ",~g" };
+    layout.yaxis = { ...layout.yaxis, autorange: "reversed", tickfont: { family: "ui-monospace, monospace", size: 11 }, title: prefix ? { text: `${prefix}…`, font: { size: 11, color: c.quiet } } : undefined };
+    return [traces, layout];
+  });
+}
+
+// ---- plotting
+
+function say(element, text) {
+  drawn.delete(element);
+  if (window.Plotly && element.classList.contains("js-plotly-plot")) window.Plotly.purge(element);
+  element.style.height = "";
+  element.replaceChildren(Object.assign(document.createElement("p"), { className: "quiet", textContent: text }));
+}
+
+function plot(element, build) {
+  const draw = () => {
+    const [traces, layout] = build(colours());
+    if (!element.classList.contains("js-plotly-plot")) element.replaceChildren();
+    return window.Plotly.react(element, traces, layout, CONFIG);
+  };
+  drawn.set(element, draw);
+  return draw();
+}
+
+// Calls draw once plotly is there; loads plotly only when the element comes near the window.
+function whenNear(element, draw) {
+  element.pending = draw;
+  if (element.near) return element.near();
+  element.near = () => {};
+  new IntersectionObserver((entries, observer) => {
+    if (!entries.some((entry) => entry.isIntersecting)) return;
+    observer.disconnect();
+    loadScript("assets/plotly.min.js").then(() => {
+      element.near = () => element.pending();
+      element.pending();
+    }, () => say(element, "This figure needs assets/plotly.min.js, which did not load. The tables hold the same numbers."));
+  }, { rootMargin: "300px" }).observe(element);
+}
+
+function setUpCharts(section) {
+  const history = section.querySelector("[data-chart=history]");
+  if (!history) return;
+  const [cases, metric, op] = ["[data-chart=cases]", "[data-history-choice]", "[data-op-choice]"].map((s) => section.querySelector(s));
+  let data = null;
+  const redraw = () => whenNear(history, () => drawHistory(history, data, metric.value));
+  section.addEventListener("caseselected", (event) => {
+    data = event.detail;
+    if (!metric.options.length) metric.append(...data.history.metrics.map((item) => new Option(item.title, item.key)));
+    redraw();
+  });
+  metric.addEventListener("change", redraw);
+  const compare = async () => {
+    const night = await loadData(`${section.dataset.model}/night`);
+    whenNear(cases, () => drawCases(cases, night, op.value));
+  };
+  op.addEventListener("change", compare);
+  compare();
+}
+
+document.querySelectorAll("section[data-model]").forEach(setUpCharts);
+document.addEventListener("themechange", () => drawn.forEach((draw) => draw()));

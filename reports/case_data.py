@@ -1,0 +1,183 @@
+"""The data file of one case on one GPU model: tiles, history for the figure, every series and every check.
+
+Numbers are formatted here, in Python, so that the page's scripts only place text and draw lines.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from benchmarks.harness.records import Night, Verdict
+from reports import derive, text
+from reports.cases import VERDICT_MARKS
+from reports.derive import Figure, Processes, Series
+from reports.tiles import Past, tiles_of
+
+# What the history figure can show: key, title with direction, unit, lines (name, how to get the figure).
+Line = tuple[str, Callable[[Processes, str], Figure]]
+
+
+def _times(series: Series) -> Callable[[Processes, str], Figure]:
+    return lambda processes, case: processes.figure(series, case)
+
+
+HISTORY: tuple[tuple[str, str, str, tuple[Line, ...]], ...] = (
+    (
+        "verify_overhead",
+        "Verify overhead, % of full state (lower is better)",
+        "pct",
+        (("verify overhead", lambda p, case: p.ratio_pct(derive.VERIFY, derive.FULL_VERIFY, case)),),
+    ),
+    (
+        "verify",
+        "Verify, one layer, device time in µs (lower is better)",
+        "us",
+        (("RecoverSSM", _times(derive.VERIFY)), ("full state", _times(derive.FULL_VERIFY))),
+    ),
+    (
+        "commit",
+        "Commit, all layers, device time in µs (lower is better)",
+        "us",
+        (("RecoverSSM", _times(derive.COMMIT)),),
+    ),
+    (
+        "step_overhead",
+        "Step overhead, % of full state (lower is better)",
+        "pct",
+        (("step overhead", lambda p, case: p.ratio_pct(derive.STEP, derive.FULL_STEP, case)),),
+    ),
+    (
+        "step",
+        "Step, all layers, device time in µs (lower is better)",
+        "us",
+        (("RecoverSSM", _times(derive.STEP)), ("full state", _times(derive.FULL_STEP))),
+    ),
+)
+
+SERIES_HEADINGS = (
+    "op",
+    "provider",
+    "metric",
+    "contract",
+    "value",
+    "range over processes",
+    "processes",
+    "sd",
+    "bytes moved",
+    "roofline",
+    "control",
+    "verdict",
+    "change since base night",
+    "reason",
+)
+CHECK_HEADINGS = ("op", "provider", "metric", "largest value", "limit", "result", "detail")
+
+
+def case_data(case: str, night: Night, nights: Sequence[Night], past: Sequence[Past]) -> dict[str, Any]:
+    """Everything the page shows of one case. ``nights`` and ``past`` run in parallel and end with the night shown."""
+    processes = past[-1].processes
+    cases = {item.name: item for record in processes.records for item in record.cases}
+    return {
+        "case": case,
+        "stands_for": cases[case].stands_for if case in cases else "",
+        "skipped": "; ".join(processes.skip_reasons(case)),
+        "tiles": [asdict(tile) for tile in tiles_of(case, past)],
+        "history": {
+            "nights": [_night_label(item, entry) for item, entry in zip(nights, past, strict=True)],
+            "metrics": [_history_metric(case, past, *metric) for metric in HISTORY],
+        },
+        "series": {"headings": SERIES_HEADINGS, "rows": _series_rows(case, night, processes)},
+        "checks": {"headings": CHECK_HEADINGS, "rows": _check_rows(case, processes)},
+        "reproduce": f"python -m ci nightly --set {night.case_set} --case '{case}'",
+    }
+
+
+def _night_label(night: Night, entry: Past) -> dict[str, Any]:
+    return {
+        "utc": night.created_utc.removesuffix("Z"),
+        "label": f"{text.utc(night.created_utc)}, {entry.label}",
+        "red": night.exit_code != 0,
+        "cut": "; ".join(entry.cut),
+    }
+
+
+def _history_metric(case: str, past: Sequence[Past], key: str, title: str, unit: str, lines: Sequence[Line]) -> Any:
+    drawn = []
+    for name, read in lines:
+        figures = [read(entry.processes, case) for entry in past]
+        drawn.append({"name": name, "points": [_point(figure, unit) for figure in figures]})
+    return {"key": key, "title": title, "unit": "%" if unit == "pct" else "µs", "lines": drawn}
+
+
+def _point(figure: Figure, unit: str) -> dict[str, Any]:
+    shown = text.percent(figure.median, signed=True) if unit == "pct" else text.value_with_unit(figure.median, unit)
+    return {
+        "median": figure.median,
+        "values": list(figure.values),
+        "text": f"{shown} ({text.span(figure, unit) or '1 process'})" if figure.n else figure.reason,
+    }
+
+
+def _series_rows(case: str, night: Night, processes: Processes) -> list[list[str]]:
+    verdicts = {verdict.key: verdict for verdict in night.verdicts if verdict.case == case}
+    found = dict.fromkeys(processes.series_of(case))
+    found |= dict.fromkeys(Series(item.metric, item.op, item.provider, item.contract) for item in verdicts.values())
+    rows = []
+    for series in sorted(found, key=lambda item: (item.contract == "exact", item.provider != "recoverssm", item)):
+        verdict = verdicts.get((series.metric, series.op, series.provider, case, series.contract))
+        rows.append(_series_row(case, series, processes, verdict))
+    return rows
+
+
+def _series_row(case: str, series: Series, processes: Processes, verdict: Verdict | None) -> list[str]:
+    measured = [item for item in processes.measurements(series, case) if item is not None]
+    unit = measured[0].unit if measured else verdict.unit if verdict else ""
+    figure = processes.figure(series, case)
+    moved = [(item.read_bytes or 0) + (item.write_bytes or 0) for item in measured if item.read_bytes is not None]
+    return [
+        series.op,
+        series.provider,
+        series.metric,
+        series.contract,
+        text.value_with_unit(figure.median, unit),
+        text.span(figure, unit),
+        str(figure.n) if figure.n == len(processes.records) else f"{figure.n} of {len(processes.records)}",
+        text.percent(figure.sd_pct, digits=2),
+        text.size(moved[0]) if moved else text.MISSING,
+        text.percent(processes.roofline_pct(series, case).median),
+        text.percent(processes.control_pct(series, case).median),
+        _verdict_word(verdict),
+        _change(verdict),
+        (verdict.reason if verdict else "") or figure.reason,
+    ]
+
+
+def _verdict_word(verdict: Verdict | None) -> str:
+    if verdict is None:
+        return text.MISSING
+    return f"{VERDICT_MARKS[verdict.verdict]} {verdict.verdict}" + ("" if verdict.gated else " (not gated)")
+
+
+def _change(verdict: Verdict | None) -> str:
+    if verdict is None or verdict.change_pct is None:
+        return text.MISSING
+    shown = text.percent(verdict.change_pct, signed=True)
+    if verdict.change_low_pct is not None and verdict.change_high_pct is not None:
+        low = text.percent(verdict.change_low_pct, signed=True)
+        shown += f" (95 %: {low} to {text.percent(verdict.change_high_pct, signed=True)})"
+    return shown + ("" if verdict.limit_pct is None else f", limit {text.percent(verdict.limit_pct)}")
+
+
+def _check_rows(case: str, processes: Processes) -> list[list[str]]:
+    return [
+        [
+            check.op,
+            check.provider,
+            check.metric,
+            text.scientific(check.value),
+            text.scientific(check.limit),
+            "✓ pass" if check.passed else "✕ fail",
+            check.detail,
+        ]
+        for check in derive.summarize_checks(processes.checks(case)).worst
+    ]

@@ -1,0 +1,153 @@
+"""The commands of ``python -m reports``: build, table, screenshot. All read stores; none measures."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from benchmarks.harness.errors import StoreError
+from reports.sources import History, read_stores
+
+OK, OUTDATED, USAGE, MISSING_DATA, INVALID, ENVIRONMENT = 0, 1, 2, 3, 4, 5
+
+app = typer.Typer(
+    help="Turn recorded nights into a static site, the README's table and a picture.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+)
+
+Stores = Annotated[
+    list[str],
+    typer.Option(
+        "--store", help="Folder with recorded nights, or branch:NAME; may be given more than once.", show_default=False
+    ),
+]
+
+
+def _fail(message: object, code: int) -> NoReturn:
+    typer.echo(f"error: {message}", err=True)
+    raise typer.Exit(code)
+
+
+def _open(stores: list[str]) -> History:
+    try:
+        history = read_stores(stores)
+    except FileNotFoundError as error:
+        _fail(error, USAGE)
+    except StoreError as error:
+        _fail(f"--store: {error}", ENVIRONMENT)
+    for line in history.damaged:
+        typer.echo(f"set aside, unreadable: {line}", err=True)
+    return history
+
+
+@app.command()
+def build(
+    store: Stores,
+    out: Annotated[Path, typer.Option(help="Folder of the site; empty, or written by an earlier build.")],
+    public: Annotated[
+        bool, typer.Option("--public", help="Leave out the raw records: they name card and host in full.")
+    ] = False,
+) -> None:
+    """Write the static site. It needs no server and no network.
+
+    A store without any night gives a page that says so. Unreadable files are named, left out, and give exit code 4.
+
+    Example: `python -m reports build --store reports/history --store .nights --out site`
+    """
+    from reports.site import ForeignFolderError, build_site
+
+    history = _open(store)
+    try:
+        built = build_site(history, out, raw=not public)
+    except ForeignFolderError as error:
+        _fail(error, USAGE)
+    except ModuleNotFoundError as error:
+        _fail(error, ENVIRONMENT)
+    except OSError as error:
+        _fail(f"--out: {error}", ENVIRONMENT)
+    if not history.nights:
+        typer.echo("notice: no night is recorded in these stores; the page says so", err=True)
+    elif not built.num_gpu_nights:
+        typer.echo("notice: no GPU night is recorded in these stores; the page shows the CPU alone", err=True)
+    nights = f"{built.num_gpu_nights} GPU nights, {built.num_cpu_nights} CPU nights"
+    typer.echo(f"{nights}, {built.num_files} files", err=True)
+    typer.echo(built.index)
+    if history.damaged:
+        raise typer.Exit(INVALID)
+
+
+@app.command()
+def table(
+    store: Stores,
+    readme: Annotated[Path, typer.Option(help="File with the two marker lines.")] = Path("README.md"),
+    gpu_model: Annotated[str, typer.Option(help="Which GPU model's newest night.")] = "nvidia-h200",
+    case: Annotated[
+        list[str] | None, typer.Option(help="Glob of cases, more than once; default: batch 1, 32 and 128 at TP8.")
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Write nothing; exit 1 when the README is out of date.")
+    ] = False,
+) -> None:
+    """Write the table of figures between the markers `figures:start` and `figures:end` of a README.
+
+    Example: `python -m reports table --store reports/history --readme README.md --gpu-model nvidia-h200`
+    """
+    from reports.readme import (
+        SELECTED_CASES,
+        MarkersError,
+        NothingToShowError,
+        figures_table,
+        read_readme,
+        replace_figures,
+    )
+
+    history = _open(store)
+    try:
+        before = read_readme(readme)
+        after = replace_figures(before, figures_table(history, gpu_model, case or SELECTED_CASES))
+    except (FileNotFoundError, MarkersError) as error:
+        _fail(error if isinstance(error, FileNotFoundError) else f"{readme}: {error}", USAGE)
+    except NothingToShowError as error:
+        _fail(error, MISSING_DATA)
+    if after == before:
+        typer.echo(f"{readme}: figures are up to date", err=True)
+    elif check:
+        stores = " ".join(f"--store {folder}" for folder in store)
+        fix = f"python -m reports table {stores} --readme {readme} --gpu-model {gpu_model}"
+        _fail(f"{readme}: figures are out of date; run: {fix}", OUTDATED)
+    else:
+        readme.write_text(after, encoding="utf-8")
+        typer.echo(f"{readme}: figures written", err=True)
+
+
+@app.command()
+def screenshot(
+    site: Annotated[Path, typer.Option(help="Folder of a built site.")],
+    out: Annotated[Path, typer.Option(help="PNG to write.")],
+    dark: Annotated[bool, typer.Option("--dark", help="Dark theme.")] = False,
+    width: Annotated[int, typer.Option(min=320, max=4000, help="Of the window, in pixels.")] = 1440,
+    height: Annotated[int, typer.Option(min=320, max=8000, help="Of the window, in pixels.")] = 1200,
+    full_page: Annotated[bool, typer.Option("--full-page", help="The whole page instead of one window.")] = False,
+) -> None:
+    """Take a picture of a built site in headless Chromium.
+
+    Example: `python -m reports screenshot --site site --out docs/page.png --width 1440`
+    """
+    from reports.screenshot import BrowserError, take_screenshot
+
+    try:
+        take_screenshot(site, out, dark=dark, width=width, height=height, full_page=full_page)
+    except FileNotFoundError as error:
+        _fail(error, USAGE)
+    except BrowserError as error:
+        _fail(error, ENVIRONMENT)
+    typer.echo(out)
+
+
+def main() -> None:
+    """Entry point of ``python -m reports``."""
+    sys.exit(app(standalone_mode=True))

@@ -1,0 +1,142 @@
+"""Headline tiles of one case, with a sparkline over the nights of one GPU model."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from reports import derive, text
+from reports.derive import Figure, Processes
+
+SPARK_WIDTH, SPARK_HEIGHT, SPARK_MARGIN = 132.0, 34.0, 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class Spark:
+    """A line in SVG path syntax and where its last point lies."""
+
+    path: str
+    x: float
+    y: float
+    caption: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    key: str
+    label: str
+    value: str
+    word: str  # what the value means, so that sign and colour never stand alone
+    tone: str  # "good" | "bad" | "" (colour only repeats the word)
+    detail: str  # range over processes, or why there is no value
+    note: str  # what the value is made of
+    spark: Spark | None
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """One night of a GPU model, oldest first in a list; ``cut`` says which environment facts changed before it."""
+
+    label: str
+    processes: Processes
+    cut: tuple[str, ...] = ()
+
+
+def tiles_of(case: str, past: Sequence[Past]) -> list[Tile]:
+    """The four headline tiles; the last entry of ``past`` is the night shown."""
+    heads = [entry.processes.headline(case) for entry in past]
+    now, processes = heads[-1], past[-1].processes
+    return [
+        _overhead(
+            "verify_overhead",
+            "Verify overhead",
+            now.verify_overhead_pct,
+            _pair(processes, case, derive.VERIFY, derive.FULL_VERIFY, "per layer"),
+            _history([head.verify_overhead_pct for head in heads], past, "pct"),
+        ),
+        _commit(processes, case, now.commit_us, _history([head.commit_us for head in heads], past, "us")),
+        _memory(processes, case, now, _history([head.memory_saved_pct for head in heads], past, "pct")),
+        _overhead(
+            "step_overhead",
+            "Step overhead",
+            now.step_overhead_pct,
+            _pair(processes, case, derive.STEP, derive.FULL_STEP, "all layers"),
+            _history([head.step_overhead_pct for head in heads], past, "pct"),
+        ),
+    ]
+
+
+def _overhead(key: str, label: str, figure: Figure, note: str, spark: Spark | None) -> Tile:
+    value = figure.median
+    if value is None:
+        return Tile(key, label, text.MISSING, "no figure", "", figure.reason, note, spark)
+    shown = text.percent(value, signed=True)
+    even = shown == text.percent(0)
+    word = "level with full state" if even else "slower than full state" if value > 0 else "faster than full state"
+    tone = "" if even else "bad" if value > 0 else "good"
+    return Tile(key, label, shown, word, tone, _range(figure, "pct"), note, spark)
+
+
+def _commit(processes: Processes, case: str, figure: Figure, spark: Spark | None) -> Tile:
+    parts = [("plan", derive.COMMIT_PLAN), ("state", derive.COMMIT_STATE), ("conv", derive.CONV)]
+    named = [f"{name} {text.micros(processes.figure(series, case).median)}" for name, series in parts]
+    note = "alone: " + ", ".join(named) + " µs"
+    if figure.median is None:
+        return Tile("commit", "Commit latency", text.MISSING, "no figure", "", figure.reason, note, spark)
+    value = f"{text.micros(figure.median)} µs"
+    return Tile("commit", "Commit latency", value, "per step, all layers", "", _range(figure, "us"), note, spark)
+
+
+def _memory(processes: Processes, case: str, now: derive.Headline, spark: Spark | None) -> Tile:
+    saved, share = now.memory_saved_bytes, now.memory_saved_pct
+    ours, full = processes.exact(derive.CACHE, case).median, processes.exact(derive.FULL_CACHE, case).median
+    note = f"{text.size(ours)} instead of {text.size(full)}"
+    gain = processes.exact(derive.CAPACITY_GAIN, case).median
+    if gain is not None:
+        note += f"; cache capacity {text.percent(gain, signed=True, digits=2)}"
+    if saved.median is None or share.median is None:
+        return Tile("memory", "Memory saved", text.MISSING, "no figure", "", saved.reason or share.reason, note, spark)
+    word = f"{text.size(saved.median)} of the cache"
+    tone = "good" if saved.median > 0 else "bad"
+    return Tile("memory", "Memory saved", text.percent(share.median), word, tone, "exact, computed", note, spark)
+
+
+def _pair(processes: Processes, case: str, ours: derive.Series, full: derive.Series, scope: str) -> str:
+    left, right = processes.figure(ours, case).median, processes.figure(full, case).median
+    return f"{text.micros(left)} µs, full state {text.micros(right)} µs; {scope}"
+
+
+def _range(figure: Figure, unit: str) -> str:
+    if figure.n == 1:
+        return "1 process, so no range"
+    return f"{text.span(figure, unit)}, {figure.n} processes"
+
+
+def _history(figures: Sequence[Figure], past: Sequence[Past], unit: str) -> Spark | None:
+    medians = [figure.median for figure in figures]
+    known = [value for value in medians if value is not None]
+    if not known:
+        return None
+    path, x, y = sparkline(medians, breaks={index for index, entry in enumerate(past) if entry.cut})
+    if len(known) == 1:
+        return Spark(path, x, y, "first night")
+    low, high = (text.value_with_unit(value, unit) for value in (min(known), max(known)))
+    return Spark(path, x, y, f"{len(known)} nights, {low} to {high}")
+
+
+def sparkline(values: Sequence[float | None], breaks: set[int] | None = None) -> tuple[str, float, float]:
+    """SVG path over values, interrupted at None and before each index in ``breaks``; and the last known point."""
+    known = [value for value in values if value is not None]
+    low, spread = min(known), max(known) - min(known)
+    pieces: list[str] = []
+    x = y = 0.0
+    pen_down = False
+    for index, value in enumerate(values):
+        if value is None:
+            pen_down = False
+            continue
+        along = index / (len(values) - 1) if len(values) > 1 else 1.0
+        height = (value - low) / spread if spread else 0.5
+        x = SPARK_MARGIN + (SPARK_WIDTH - 2 * SPARK_MARGIN) * along
+        y = SPARK_HEIGHT - SPARK_MARGIN - (SPARK_HEIGHT - 2 * SPARK_MARGIN) * height
+        pieces.append(f"{'L' if pen_down and index not in (breaks or ()) else 'M'}{x:.1f} {y:.1f}")
+        pen_down = True
+    return "".join(pieces), round(x, 1), round(y, 1)
