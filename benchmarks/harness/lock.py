@@ -33,7 +33,7 @@ class GpuLock:
     """Context manager that owns one GPU; a process that dies gives its lock back by dying.
 
     Args:
-        uuid: of the GPU (or "cpu"), as NVML prints it.
+        uuid: of the GPU, with or without NVML's prefix; any other name, such as "cpu", will do as well.
         timeout_s: how long to wait for another run; 0 fails at once.
         command: what to tell others that wait; this process's command line by default.
     Raises:
@@ -46,7 +46,8 @@ class GpuLock:
         self._uuid, self._timeout_s = uuid, timeout_s
         self._command = shlex.join(sys.argv) if command is None else command
         self._folder = lock_folder(folder)
-        name = "".join(char if char.isalnum() or char in "-_" else "_" for char in uuid)
+        # torch prints UUIDs without NVML's prefix: both must lead to one file.
+        name = "".join(char if char.isalnum() or char == "-" else "_" for char in uuid.removeprefix("GPU-"))
         self._holder_path = self._folder / f"{name}.holder.json"
         self._lock = FileLock(self._folder / f"{name}.lock", mode=0o666)
 

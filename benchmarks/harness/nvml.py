@@ -8,6 +8,10 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
+class UnknownError(RuntimeError):
+    """A fact that this machine does not tell; its text alone is the reason that is recorded."""
+
+
 @dataclass(frozen=True, slots=True)
 class NvmlDevice:
     """One device of an initialised NVML.
@@ -33,6 +37,9 @@ def ask(missing: dict[str, str], field: str, question: Callable[[], T]) -> T | N
     """
     try:
         return question()
+    except UnknownError as error:
+        missing[field] = str(error)
+        return None
     except Exception as error:
         missing[field] = f"{type(error).__name__}: {error}"
         return None

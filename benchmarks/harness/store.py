@@ -171,7 +171,7 @@ class Store:
                         self._set_aside(path, "a write was interrupted")
 
     def _set_aside(self, path: Path, reason: str) -> None:
-        """Move what cannot be read below ``quarantine/`` with its reason beside it; only name it where reading alone."""
+        """Move what cannot be read below ``quarantine/`` with the reason; only name it where reading alone."""
         if not self.writable:
             self._note([path], reason)
             return

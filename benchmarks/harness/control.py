@@ -1,0 +1,202 @@
+"""Control streams: plain kernels of ours that only move bytes, to say what this card could reach today."""
+
+from collections.abc import Callable
+from functools import cache, partial
+from typing import TYPE_CHECKING
+
+from .clock import CudaEventTimer, DeviceTimer, Launch
+from .cold_cache import num_rotations
+from .measure import measure_graph_cold
+from .records import Control
+from .stats.summary import median
+from .stopping import Sampling
+from .stream_kernels import UNROLL, _mix_kernel, _stream_kernel
+
+if TYPE_CHECKING:
+    import torch
+
+CONTROL_BYTES = 512 * 2**20  # of the larger side; several times any L2, and long enough to reach a steady rate
+CONTROL_SAMPLING = Sampling(min_samples=15, max_samples=30, max_s=0.5)
+MIXES = {"copy": (1, 1), "read": (4, 0), "read4_write1": (4, 1)}  # blocks that a program reads and writes
+
+MAX_ROTATIONS = 2048  # launches in one graph; a stream that would need more moves too little to be measured cold
+BLOCK = 1024
+NUM_WARPS = 4  # 8 fp32 per thread: two loads of 16 bytes
+BYTES_PER_PROGRAM = 2 * 4 * BLOCK * 4  # where the caller names no grid: two trips of the unrolled loop
+ALIGN = 64  # bytes; keeps every share a multiple of 16 elements, so that masked accesses stay vectorised
+
+
+def measure_controls(
+    device: "torch.device | int | None" = None,
+    *,
+    num_bytes: int = CONTROL_BYTES,
+    sampling: Sampling = CONTROL_SAMPLING,
+    timer: DeviceTimer | None = None,
+) -> list[Control]:
+    """Copy, read-only and 4:1 streams over buffers of ``num_bytes`` (512 MiB), each the median of a graph-cold run.
+
+    Needs 1 GiB of free memory, which is given back to torch's allocator.
+    """
+    import torch
+
+    device = _device(device)
+    timer = timer or CudaEventTimer(device)
+    controls = []
+    for name, (reads, writes) in MIXES.items():
+        num_programs = num_bytes // (4 * BLOCK * max(reads, writes))
+        src = torch.zeros(num_programs * reads * BLOCK, dtype=torch.float32, device=device)
+        dst = torch.zeros(max(num_programs * writes, 1) * BLOCK, dtype=torch.float32, device=device)
+        launch = partial(_mix, src, dst, reads, writes)
+        median_us = median(measure_graph_cold([launch], sampling=sampling, timer=timer).values_us)
+        read_bytes, write_bytes = (4 * BLOCK * num_programs * blocks for blocks in (reads, writes))
+        controls.append(
+            Control(
+                name=name,
+                read_bytes=read_bytes,
+                write_bytes=write_bytes,
+                median_us=median_us,
+                bytes_per_s=(read_bytes + write_bytes) / median_us * 1e6,
+            )
+        )
+    return controls
+
+
+def matched_stream(
+    read_bytes: int,
+    write_bytes: int,
+    launches: int = 1,
+    *,
+    device: "torch.device | int | None" = None,
+    l2_bytes: int | None = None,
+    num_programs: int | None = None,
+    sampling: Sampling = CONTROL_SAMPLING,
+    timer: DeviceTimer | None = None,
+) -> float | None:
+    """Median us of one op call's worth of pure streaming: same bytes, same mix, same grid, same graph-cold contract.
+
+    None when so few bytes move that a cold rotation would need more than ``MAX_ROTATIONS`` launches.
+    Sizes are rounded to better than 0.4 %, and each is measured once per process.
+
+    Args:
+        read_bytes, write_bytes: of one launch.
+        launches: kernels that make up one op call, each moving that much; the result covers all of them.
+        l2_bytes: of the device; as torch reports it by default.
+        num_programs: grid of one launch; one program per 32 KiB by default.
+    Raises:
+        ValueError: nothing is moved, or a number is negative.
+    """
+    if min(read_bytes, write_bytes) < 0 or read_bytes + write_bytes <= 0 or launches < 1:
+        raise ValueError(
+            "matched_stream: expected bytes to move and at least 1 launch, "
+            f"got {read_bytes=}, {write_bytes=}, {launches=}"
+        )
+    device = _device(device)
+    what = (_rounded(read_bytes), _rounded(write_bytes), launches, device, l2_bytes or _l2_bytes(device), num_programs)
+    return _cached_us(*what, sampling) if timer is None else _matched_us(*what, sampling, timer)
+
+
+@cache
+def _cached_us(
+    read_bytes: int,
+    write_bytes: int,
+    launches: int,
+    device: "torch.device",
+    l2_bytes: int,
+    num_programs: int | None,
+    sampling: Sampling,
+) -> float | None:
+    timer = CudaEventTimer(device)
+    return _matched_us(read_bytes, write_bytes, launches, device, l2_bytes, num_programs, sampling, timer)
+
+
+def _matched_us(
+    read_bytes: int,
+    write_bytes: int,
+    launches: int,
+    device: "torch.device",
+    l2_bytes: int,
+    num_programs: int | None,
+    sampling: Sampling,
+    timer: DeviceTimer,
+) -> float | None:
+    rotations = num_rotations(read_bytes + write_bytes, l2_bytes)
+    rotations = -(-rotations // launches) * launches  # whole op calls
+    if rotations > MAX_ROTATIONS:
+        return None
+    streams = _streams(read_bytes, write_bytes, rotations, device, num_programs)
+    calls = [partial(_run_all, streams[at : at + launches]) for at in range(0, rotations, launches)]
+    return median(measure_graph_cold(calls, sampling=sampling, timer=timer).values_us)
+
+
+def _streams(
+    read_bytes: int, write_bytes: int, rotations: int, device: "torch.device", num_programs: int | None
+) -> list[Launch]:
+    """One launch per buffer set; the sets are slices of two buffers."""
+    import torch
+
+    num_read, num_write = read_bytes // 4, write_bytes // 4
+    src = torch.zeros(rotations, max(num_read, 1), dtype=torch.float32, device=device)
+    dst = torch.zeros(rotations, max(num_write, BLOCK), dtype=torch.float32, device=device)
+    num_programs = num_programs or -(-(read_bytes + write_bytes) // BYTES_PER_PROGRAM)
+    return [partial(stream, src[at], dst[at], num_read, num_write, num_programs) for at in range(rotations)]
+
+
+def stream(src: "torch.Tensor", dst: "torch.Tensor", num_read: int, num_write: int, num_programs: int) -> None:
+    """Launch one stream that reads ``num_read`` elements of ``src`` and writes ``num_write`` of ``dst`` (fp32, 1-D).
+
+    Every element written is a sum of elements read, so that no read can be left out.
+    """
+    read_share, write_share = (_share(num, num_programs) for num in (num_read, num_write))
+    _stream_kernel[(num_programs,)](
+        src,
+        dst,
+        num_read,
+        num_write,
+        read_share,
+        write_share,
+        _trips(read_share),
+        _trips(write_share),
+        UNROLL=UNROLL,
+        BLOCK=BLOCK,
+        num_warps=NUM_WARPS,
+    )
+
+
+def _mix(src: "torch.Tensor", dst: "torch.Tensor", reads: int, writes: int) -> None:
+    _mix_kernel[(src.numel() // (reads * BLOCK),)](
+        src, dst, READS=reads, WRITES=writes, BLOCK=BLOCK, num_warps=NUM_WARPS
+    )
+
+
+def _run_all(launches: list[Callable[[], None]]) -> None:
+    for launch in launches:
+        launch()
+
+
+def _share(num: int, num_programs: int) -> int:
+    """Elements of one program, a multiple of 16."""
+    return -(-num // (16 * num_programs)) * 16
+
+
+def _trips(share: int) -> int:
+    return -(-share // (UNROLL * BLOCK))
+
+
+def _rounded(num_bytes: int) -> int:
+    """To a multiple of 64 bytes, and of 1/256 of its power of two: near sizes share one measurement."""
+    step = max(ALIGN, 1 << max(num_bytes.bit_length() - 8, 0))
+    return -(-num_bytes // step) * step if num_bytes else 0
+
+
+def _device(device: "torch.device | int | None") -> "torch.device":
+    import torch
+
+    if device is None:
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+
+
+def _l2_bytes(device: "torch.device") -> int:
+    import torch
+
+    return int(torch.cuda.get_device_properties(device).L2_cache_size)

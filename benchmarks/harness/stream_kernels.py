@@ -1,0 +1,61 @@
+"""Kernels of the control streams: they read fp32 from one buffer and write sums of it to another."""
+# Kernel bodies are Triton's language in Python's syntax: parameters are pointers and compile-time constants.
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
+
+import triton
+import triton.language as tl
+
+UNROLL = 4
+"""Loads in flight per thread before the first one is used."""
+
+
+@triton.jit
+def _mix_kernel(
+    src_ptr,
+    dst_ptr,
+    READS: tl.constexpr,
+    WRITES: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """One program handles READS adjacent blocks of the source and WRITES adjacent blocks of the destination."""
+    pid = tl.program_id(0).to(tl.int64)
+    offs = tl.arange(0, BLOCK)
+    total = tl.load(src_ptr + pid * READS * BLOCK + offs)  # [BLOCK]
+    for i in tl.static_range(1, READS):
+        total += tl.load(src_ptr + (pid * READS + i) * BLOCK + offs)
+    for i in tl.static_range(WRITES):
+        tl.store(dst_ptr + (pid * WRITES + i) * BLOCK + offs, total)
+    if WRITES == 0:
+        # Never true, as sources are zeros; without it the compiler would drop the loads.
+        tl.store(dst_ptr + offs, total, mask=total == 1.0)
+
+
+@triton.jit(do_not_specialize=["read_trips", "write_trips"])
+def _stream_kernel(
+    src_ptr,
+    dst_ptr,
+    num_read,
+    num_write,
+    read_share,
+    write_share,
+    read_trips,
+    write_trips,
+    UNROLL: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """One program handles one contiguous share of the reads, then one contiguous share of the writes."""
+    pid = tl.program_id(0).to(tl.int64)
+    offs = tl.arange(0, BLOCK)
+    read_end = tl.minimum((pid + 1) * read_share, num_read)
+    write_end = tl.minimum((pid + 1) * write_share, num_write)
+    total = tl.zeros([BLOCK], dtype=tl.float32)
+    for trip in range(read_trips):
+        for i in tl.static_range(UNROLL):
+            at = pid * read_share + (trip * UNROLL + i) * BLOCK + offs
+            total += tl.load(src_ptr + at, mask=at < read_end, other=0.0)
+    for trip in range(write_trips):
+        for i in tl.static_range(UNROLL):
+            at = pid * write_share + (trip * UNROLL + i) * BLOCK + offs
+            tl.store(dst_ptr + at, total, mask=at < write_end)
+    # Never true, as sources are zeros; without it a stream that only reads would be dropped by the compiler.
+    tl.store(dst_ptr + offs, total, mask=total == 1.0)
