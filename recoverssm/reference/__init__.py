@@ -1,9 +1,9 @@
 """The ops in pure torch and float64, reading like the algebra: the answer the kernels are checked against.
 
 Same names, arguments and in-place behaviour as the public ops; a sequence of tensors stands where an op takes a table
-of layers. All arithmetic is float64 whatever comes in, and each result is rounded once, to the dtype of the tensor it
-goes to: float64 tensors get the float64 answer. Any device. Arguments are not checked, and the host waits for the
-device where that is simplest.
+of layers. All arithmetic is float64 whatever comes in, and each result is rounded only when it is stored, to the dtype
+of the tensor it goes to: float64 tensors get the float64 answer (torch rounds to 16 bits by way of float32). Any
+device. Arguments are not checked, and the host waits for the device where that is simplest.
 """
 
 from recoverssm.reference.commit_plan import commit_plan

@@ -35,7 +35,7 @@ def commit_plan(
     sampled = torch.zeros(num_rows, dtype=torch.int64, device=state_indices.device)
     sampled[known] = num_sampled[requests[known]].long()
 
-    commit_lens = torch.minimum(sampled.clamp(min=0), window_lens(query_start_loc, spec_query_len))
+    commit_lens = torch.minimum(sampled, window_lens(query_start_loc, spec_query_len))
     valid = has_slot(state_indices) & (commit_lens > 0)
     slots = torch.where(valid, state_indices, NULL_SLOT)
     plan.commit_lens.copy_(torch.where(valid, commit_lens, 0))

@@ -30,7 +30,7 @@ def update_conv_window(
     Args:
         conv_state: [P, conv_state_len, C], written. x: [M, C], raw projections. weight: [C, width], oldest tap first.
         query_start_loc: [N + 1]. state_indices: [N].
-        num_accepted: [N], accepted tokens of the previous step, taken as the nearest of 1 to T; None: a compacted window.
+        num_accepted: [N], accepted tokens of the previous step, taken as the nearest of 1 to T; None: compacted.
         out: [M, C] or None for a new one in x's dtype, zero where no row owns a token.
     Returns:
         out: silu of the depthwise convolution.
