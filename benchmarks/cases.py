@@ -76,9 +76,10 @@ class BenchCase:
 
 def kimi_k3(tp: int, num_requests: int, spec_query_len: int, mean_accepted: float, state_dtype: str) -> BenchCase:
     """The case of Kimi-K3 on one of ``tp`` tensor-parallel ranks."""
+    batch = "1 request" if num_requests == 1 else f"{num_requests} requests"
     return BenchCase(
         name=f"kimi_k3_tp{tp}_b{num_requests}_t{spec_query_len}_a{mean_accepted:.2f}_{state_dtype}",
-        stands_for=f"{_PLACEMENTS[tp]}, {num_requests} requests per rank; {_WINDOWS[spec_query_len, mean_accepted]}",
+        stands_for=f"{_PLACEMENTS[tp]}, {batch} per rank; {_WINDOWS[spec_query_len, mean_accepted]}",
         shape=KDAShape(num_heads=KIMI_K3_HEADS // tp, spec_query_len=spec_query_len),
         num_requests=num_requests,
         mean_accepted=mean_accepted,

@@ -4,10 +4,12 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import msgspec
 import torch
 from torch import Tensor
 
 from .harness.records import Check
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -81,6 +83,15 @@ class Checklist:
         """Demand that a count of wrong things is 0."""
         self._add(op, metric, float(value), 0.0, detail)
 
+    def named(self, case: str) -> list[Check]:
+        """The same checks under another case's name."""
+        return [msgspec.structs.replace(check, case=case) for check in self.checks]
+
+    def raised(self, error: Exception) -> None:
+        """Record that preparing, running or checking an op ended in an exception."""
+        lines = str(error).splitlines() or [""]
+        self._add("any", "raised", None, 0.0, f"{type(error).__name__}: {lines[0][:300]}")
+
     def _add(self, op: str, metric: str, value: float | None, limit: float, detail: str) -> None:
         self.checks.append(
             Check(
@@ -100,7 +111,9 @@ def failure_reason(checks: Iterable[Check]) -> str:
     """What the failed checks say, in one line; empty when all passed."""
     failed = [check for check in checks if not check.passed]
     parts = [
-        f"{check.op} {check.metric} {'not finite' if check.value is None else f'{check.value:.3g}'} above {check.limit:g}"
+        check.detail
+        if check.metric == "raised"
+        else f"{check.op} {check.metric} {'not finite' if check.value is None else f'{check.value:.3g} above {check.limit:g}'}"
         for check in failed[:3]
     ]
     more = f" and {len(failed) - 3} more" if len(failed) > 3 else ""

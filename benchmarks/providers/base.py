@@ -17,6 +17,7 @@ from ..harness.records import Contract
 
 Call = Callable[[], object]
 
+
 @dataclass(frozen=True, slots=True)
 class Series:
     """What is timed of one op.
@@ -93,7 +94,9 @@ def requested_bytes(device: torch.device, build: Callable[[], Sequence[Tensor]])
     """Build tensors and count the bytes they made the allocator request; on the CPU, the bytes of their storages."""
     if device.type != "cuda":
         tensors = build()
-        storages = {storage.data_ptr(): storage.nbytes() for storage in (tensor.untyped_storage() for tensor in tensors)}
+        storages = {
+            storage.data_ptr(): storage.nbytes() for storage in (tensor.untyped_storage() for tensor in tensors)
+        }
         return tensors, sum(storages.values())
     before = _requested_now(device)
     tensors = build()

@@ -67,9 +67,7 @@ class FullStateProvider:
 class PreparedFullState:
     """State pools of as many layers as outrun the L2; launches cycle over them."""
 
-    def __init__(
-        self, case: BenchCase, device: torch.device, seed: int, num_pools: int, expected_bytes: int
-    ) -> None:
+    def __init__(self, case: BenchCase, device: torch.device, seed: int, num_pools: int, expected_bytes: int) -> None:
         self._case = case
         generator = torch.Generator(device).manual_seed(seed)
         self._step = inputs.build_step(case, device, generator)
@@ -165,7 +163,9 @@ class PreparedFullState:
         unowned[owned] = False
         limit = checklist.limits.state(self._case.state_dtype)
         checklist.error("verify", "out_error", self._out, expected, checklist.limits.out, where)
-        checklist.error("verify", "state_error", pool[owned], expected_pool[owned], limit, f"{where}, all tokens' states")
+        checklist.error(
+            "verify", "state_error", pool[owned], expected_pool[owned], limit, f"{where}, all tokens' states"
+        )
         checklist.equal("verify", "untouched", pool[unowned], before[unowned], f"{where}, slots nobody owns")
 
     def _check_ragged(self, checklist: Checklist) -> None:

@@ -242,7 +242,9 @@ class PreparedRecoverSSM:
             "verify", "u_error", records.correction, expected_records.correction, checklist.limits.fp32, where
         )
         checklist.equal("verify", "untouched", checkpoint, before, f"{where}, checkpoint")
-        checklist.equal("verify", "differing", records.key_gate, self._expected_key_gate(), f"{where}, key and raw gate")
+        checklist.equal(
+            "verify", "differing", records.key_gate, self._expected_key_gate(), f"{where}, key and raw gate"
+        )
 
     def _expected_key_gate(self) -> Tensor:
         window = self._case.shape.spec_query_len

@@ -1,0 +1,101 @@
+"""What a machine without a GPU can say: exact figures, kernels checked under Triton's interpreter, reference timings."""
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+
+from .cases import BenchCase, kimi_k3
+from .checks import INTERPRETED, Checklist
+from .exact import add_exact_figures
+from .harness.measure import measure_cpu_reference
+from .harness.stopping import Sampling
+from .progress import Progress
+from .providers import PROVIDERS
+from .providers.torch_reference import NAME, reference_calls
+from .results import Results
+
+MAX_REQUESTS, MAX_HEADS, MAX_LAYERS, MAX_VALUE_DIM = 2, 2, 2, 32
+"""Sizes of a shrunken twin. Two of each tell rows, heads and layers apart; 32 value rows are several tiles."""
+
+SAMPLING = Sampling(min_samples=6, max_samples=20, warmup_s=0.0, max_s=0.3)
+DEVICE = torch.device("cpu")
+
+
+def shrunken(case: BenchCase) -> BenchCase:
+    """The case with few requests, heads, value rows and layers: the same kernel configuration at interpreter speed."""
+    shape = replace(
+        case.shape,
+        num_heads=min(case.shape.num_heads, MAX_HEADS),
+        value_dim=min(case.shape.value_dim, MAX_VALUE_DIM),
+    )
+    num_requests, num_layers = min(case.num_requests, MAX_REQUESTS), min(case.num_layers, MAX_LAYERS)
+    return replace(
+        case,
+        name=f"twin_h{shape.num_heads}_v{shape.value_dim}_l{num_layers}_b{num_requests}_t{shape.spec_query_len}"
+        f"_a{case.mean_accepted:.2f}_{case.state_dtype}",
+        stands_for=f"shrunken twin of {case.name} for a CPU; its times say nothing about a GPU",
+        shape=shape,
+        num_requests=num_requests,
+        num_layers=num_layers,
+    )
+
+
+def reference_cases() -> list[BenchCase]:
+    """The tiny cases that the torch reference is timed on, whatever the set."""
+    return [shrunken(kimi_k3(8, 32, 8, 3.84, state_dtype)) for state_dtype in ("fp32", "bf16")]
+
+
+def measure_cases(cases: Sequence[BenchCase], seed: int, results: Results, progress: Progress) -> list[BenchCase]:
+    """Check and count every case, time the reference; returns the tiny cases that came in addition."""
+    twins: dict[tuple[int, str], list[BenchCase]] = {}
+    for case in cases:
+        add_exact_figures(case, results)
+        # Kernels are compiled per window length and dtype; batch, heads and acceptance only change the grid.
+        twins.setdefault((case.shape.spec_query_len, case.state_dtype), []).append(case)
+    tiny_cases = reference_cases()
+    progress.expect(len(twins) + len(tiny_cases))
+    for alike in twins.values():
+        _check_twin(alike, seed, results, progress)
+    for tiny in tiny_cases:
+        progress.case_started(tiny.name)
+        progress.case_ended(tiny.name, _time_reference(tiny, seed, results))
+    return tiny_cases
+
+
+def _check_twin(alike: Sequence[BenchCase], seed: int, results: Results, progress: Progress) -> None:
+    # The largest batch has a second row, and with it a null row to check.
+    case = max(alike, key=lambda one: one.num_requests)
+    twin = shrunken(case)
+    shape = twin.shape
+    detail = (
+        f"Triton's interpreter on a shrunken twin: {twin.num_requests} requests, {shape.num_heads} heads, "
+        f"V = {shape.value_dim}, {twin.num_layers} layers, K = {shape.key_dim}, T = {shape.spec_query_len}, "
+        f"{twin.mean_accepted:.2f} accepted, {twin.state_dtype}; shared by cases of that T and dtype"
+    )
+    progress.case_started(twin.name)
+    num_failed = 0
+    for provider in PROVIDERS:
+        checklist = Checklist(twin.name, provider.name, INTERPRETED, detail)
+        try:
+            prepared = provider.prepare(twin, DEVICE, zlib.crc32(f"{seed}/{twin.name}".encode()), 0)
+            prepared.check(checklist)
+            checklist.count("state", "non_finite", prepared.num_non_finite(), "outputs and states")
+        except Exception as error:
+            # Whatever a kernel or the interpreter raises costs these cases their numbers, not the process its record.
+            checklist.raised(error)
+        num_failed += sum(not check.passed for check in checklist.checks)
+        for one in alike:
+            results.checks += checklist.named(one.name)
+    verdict = f"{num_failed} checks failed" if num_failed else "checks passed"
+    progress.case_ended(twin.name, f"{verdict}, for {len(alike)} case{'s' if len(alike) > 1 else ''}")
+
+
+def _time_reference(tiny: BenchCase, seed: int, results: Results) -> str:
+    shown = []
+    for op, call in reference_calls(tiny, seed).items():
+        samples = measure_cpu_reference(call, sampling=SAMPLING)
+        results.add_samples(op, NAME, tiny.name, "cpu-reference", samples)
+        shown.append(f"torch {op} {results.measurements[-1].value:.0f} us")
+    return ", ".join(shown)

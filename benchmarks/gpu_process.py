@@ -1,0 +1,158 @@
+"""Measures cases on one GPU: checks first, then every series, each provider's memory freed before the next."""
+
+import random
+import zlib
+from collections.abc import Sequence
+
+import torch
+
+from .cases import BenchCase
+from .checks import COMPILED, Checklist, failure_reason
+from .exact import add_exact_figures
+from .harness.control import matched_stream, measure_controls
+from .harness.errors import MeasurementError
+from .harness.measure import Samples, measure_graph_cold, measure_host_dispatch
+from .harness.records import Control, Status
+from .harness.stats.summary import median
+from .harness.stopping import Sampling
+from .progress import Progress
+from .providers import PROVIDERS, Prepared, Provider, Series
+from .results import Results
+
+SAMPLING = Sampling(min_samples=12, max_samples=40, warmup_s=0.015, max_s=0.1)
+"""About 0.1 s a series, so that 40 cases take 1.5 minutes: more samples of one process say nothing about the next."""
+
+SPARE_BYTES = 2 * 2**30
+"""Left free on the card: CUDA graphs, the control streams' buffers and what the allocator cannot fill."""
+
+IMPOSSIBLE = 0.98
+"""A cold result below this share of its roofline time moved fewer bytes than the op must: it was not cold, or did not
+do its work. The 2 % allow for the interval of the control that the roofline comes from."""
+
+CONTROLLED = frozenset({("recoverssm", "verify"), ("recoverssm", "commit"), ("full_state", "verify")})
+"""Series that get a control stream of their own bytes and mix; each takes as long as the series itself."""
+
+
+def measure_cases(
+    cases: Sequence[BenchCase], seed: int, device: torch.device, results: Results, progress: Progress
+) -> list[Control]:
+    """Measure every case in an order drawn from the seed; returns the control streams of this process."""
+    progress.expect(len(cases))
+    controls = measure_controls(device)
+    process = GpuProcess(seed, device, max(control.bytes_per_s for control in controls), results)
+    order = list(cases)
+    random.Random(seed).shuffle(order)
+    for case in order:
+        progress.case_started(case.name)
+        progress.case_ended(case.name, process.measure_case(case))
+    return controls
+
+
+class GpuProcess:
+    """One process on one GPU.
+
+    Args:
+        best_bytes_per_s: the fastest of this process's control streams: the roofline.
+    """
+
+    def __init__(self, seed: int, device: torch.device, best_bytes_per_s: float, results: Results) -> None:
+        self._seed, self._device = seed, device
+        self._best_bytes_per_us = best_bytes_per_s / 1e6
+        self._l2_bytes = int(torch.cuda.get_device_properties(device).L2_cache_size)
+        self._results = results
+
+    def measure_case(self, case: BenchCase) -> str:
+        """Everything of one case; returns a line for people."""
+        add_exact_figures(case, self._results)
+        case_seed = zlib.crc32(f"{self._seed}/{case.name}".encode())
+        providers = list(PROVIDERS)
+        random.Random(case_seed).shuffle(providers)
+        return "; ".join(
+            f"{provider.name} {self._measure_provider(provider, case, case_seed)}" for provider in providers
+        )
+
+    def _measure_provider(self, provider: Provider, case: BenchCase, case_seed: int) -> str:
+        needed, available = provider.needed_bytes(case, self._l2_bytes), available_bytes(self._device)
+        if needed > available:
+            reason = f"needs {needed / 2**30:.1f} GiB of device memory, {available / 2**30:.1f} GiB are free"
+            return self._give_up(provider, case, "skipped", reason)
+        checklist = Checklist(case.name, provider.name, COMPILED)
+        try:
+            prepared = provider.prepare(case, self._device, case_seed, self._l2_bytes)
+            prepared.check(checklist)
+        except torch.OutOfMemoryError as error:
+            return self._give_up(provider, case, "skipped", f"does not fit the card: {first_line(error)}")
+        except Exception as error:
+            # Whatever a kernel or its compiler raises costs this case its numbers, not the process its record.
+            checklist.raised(error)
+        self._results.checks += checklist.checks
+        if reason := failure_reason(checklist.checks):
+            return self._give_up(provider, case, "failed", f"correctness: {reason}")
+        medians = self._measure_series(provider, case, prepared, case_seed)
+        self._check_finite(provider, case, prepared)
+        return ", ".join(f"{op} {value:.1f} us" for op, value in medians.items())
+
+    def _give_up(self, provider: Provider, case: BenchCase, status: Status, reason: str) -> str:
+        for op, contract in provider.series_names:
+            self._results.add_without_value(op, provider.name, case.name, contract, status, reason)
+        return f"{status}: {reason}"
+
+    def _measure_series(
+        self, provider: Provider, case: BenchCase, prepared: Prepared, case_seed: int
+    ) -> dict[str, float]:
+        medians = {}
+        order = prepared.series()
+        random.Random(case_seed).shuffle(order)
+        for series in order:
+            try:
+                if series.contract == "host-dispatch":
+                    samples = measure_host_dispatch(series.calls[0], sampling=SAMPLING)
+                    self._results.add_samples(series.op, provider.name, case.name, series.contract, samples)
+                else:
+                    samples = measure_graph_cold(series.calls, sampling=SAMPLING)
+                    self._add_device_samples(provider, case, series, samples)
+                    medians[series.op] = median(samples.values_us)
+            except MeasurementError as error:
+                self._results.add_without_value(
+                    series.op, provider.name, case.name, series.contract, "invalid", first_line(error)
+                )
+        return dict(sorted(medians.items()))
+
+    def _add_device_samples(self, provider: Provider, case: BenchCase, series: Series, samples: Samples) -> None:
+        value_us, cost = median(samples.values_us), series.cost
+        roofline_us = cost.total_bytes / self._best_bytes_per_us
+        facts: dict[str, object] = {
+            "read_bytes": cost.read_bytes,
+            "write_bytes": cost.write_bytes,
+            "roofline_pct": 100 * roofline_us / value_us if cost.total_bytes else None,
+        }
+        if value_us < IMPOSSIBLE * roofline_us:
+            facts["status"] = "invalid"
+            facts["reason"] = (
+                f"impossible: {value_us:.2f} us for {cost.total_bytes} bytes, which take {roofline_us:.2f} us at the best "
+                "bandwidth of this process; the buffers were not cold, or the op left out work"
+            )
+        elif (provider.name, series.op) in CONTROLLED:
+            control_us = matched_stream(cost.read_bytes, cost.write_bytes, device=self._device, sampling=SAMPLING)
+            facts["control_pct"] = None if control_us is None else 100 * control_us / value_us
+        self._results.add_samples(series.op, provider.name, case.name, series.contract, samples, **facts)
+
+    def _check_finite(self, provider: Provider, case: BenchCase, prepared: Prepared) -> None:
+        checklist = Checklist(case.name, provider.name, COMPILED)
+        try:
+            checklist.count("state", "non_finite", prepared.num_non_finite(), "outputs and states after timing")
+        except Exception as error:
+            checklist.raised(error)
+        self._results.checks += checklist.checks
+
+
+def available_bytes(device: torch.device) -> int:
+    """Device memory that a case may take: what is free, and what torch's allocator holds without using it."""
+    free, _ = torch.cuda.mem_get_info(device)
+    return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device) - SPARE_BYTES
+
+
+def first_line(error: BaseException) -> str:
+    """The start of an error's message, short enough for a record."""
+    lines = str(error).splitlines()
+    return (lines[0] if lines else type(error).__name__)[:300]

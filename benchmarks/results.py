@@ -1,0 +1,129 @@
+"""What one process found, on its way into a record: measurements, samples and checks, and which of them count."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from .checks import failure_reason
+from .harness.measure import Samples
+from .harness.records import Check, Contract, Measurement, Status
+from .harness.samples import SampleSeries
+from .harness.stats.summary import median, median_interval
+
+UNITS = {
+    "device_us": "us",
+    "host_us": "us",
+    "cache_bytes": "bytes",
+    "memory_saved_bytes": "bytes",
+    "memory_saved_pct": "%",
+    "capacity_gain_pct": "%",
+}
+METRICS: dict[Contract, str] = {"graph-cold": "device_us", "host-dispatch": "host_us", "cpu-reference": "host_us"}
+
+
+@dataclass(slots=True)
+class Results:
+    """Collects what a process measured; ``finish`` applies the rule that a red check yields no number."""
+
+    measurements: list[Measurement] = field(default_factory=list)
+    checks: list[Check] = field(default_factory=list)
+    samples: list[SampleSeries] = field(default_factory=list)
+
+    def add_exact(self, metric: str, op: str, provider: str, case: str, value: float) -> None:
+        """A computed value."""
+        self.measurements.append(
+            Measurement(
+                metric=metric, op=op, provider=provider, case=case, contract="exact", unit=UNITS[metric], value=value
+            )
+        )
+
+    def add_samples(
+        self, op: str, provider: str, case: str, contract: Contract, samples: Samples, **facts: object
+    ) -> None:
+        """A timed series; ``facts`` are further fields of the measurement."""
+        interval = median_interval(samples.values_us)
+        measurement = Measurement(
+            metric=METRICS[contract],
+            op=op,
+            provider=provider,
+            case=case,
+            contract=contract,
+            unit="us",
+            value=median(samples.values_us),
+            low=interval[0] if interval else None,
+            high=interval[1] if interval else None,
+            n_samples=len(samples.values_us),
+            launches_per_sample=samples.launches_per_sample,
+            **({"reason": samples.stop_reason} | facts),  # type: ignore[arg-type]  # names and types are msgspec's to check
+        )
+        self.measurements.append(measurement)
+        self.samples.append(SampleSeries.of(measurement, samples))
+
+    def add_without_value(
+        self, op: str, provider: str, case: str, contract: Contract, status: Status, reason: str
+    ) -> None:
+        """A timed series that has no number, and why."""
+        self.measurements.append(
+            Measurement(
+                metric=METRICS[contract],
+                op=op,
+                provider=provider,
+                case=case,
+                contract=contract,
+                unit="us",
+                status=status,
+                reason=reason,
+            )
+        )
+
+    def finish(self) -> None:
+        """Take the number from every series whose provider failed a check on that case; its samples go too."""
+        reasons = {key: failure_reason(checks) for key, checks in _by_case_and_provider(self.checks).items()}
+        self.measurements = [
+            _without_value(item, reasons[item.case, item.provider])
+            if item.status == "ok" and reasons.get((item.case, item.provider))
+            else item
+            for item in self.measurements
+        ]
+        kept = {item.key for item in self.measurements if item.value is not None}
+        self.samples = [
+            series
+            for series in self.samples
+            if (series.metric, series.op, series.provider, series.case, series.contract) in kept
+        ]
+
+    @property
+    def failures(self) -> list[str]:
+        """One line for each failed check and each failed or invalid series."""
+        lines = [
+            f"{check.case}: {check.provider}: {failure_reason([check])} ({check.detail})"
+            for check in self.checks
+            if not check.passed
+        ]
+        return lines + [
+            f"{item.case}: {item.provider} {item.op} {item.contract}: {item.status}: {item.reason}"
+            for item in self.measurements
+            if item.status in ("failed", "invalid")
+        ]
+
+
+def _by_case_and_provider(checks: Iterable[Check]) -> dict[tuple[str, str], Sequence[Check]]:
+    groups: dict[tuple[str, str], list[Check]] = {}
+    for check in checks:
+        groups.setdefault((check.case, check.provider), []).append(check)
+    return dict(groups)
+
+
+def _without_value(item: Measurement, reason: str) -> Measurement:
+    return msgspec.structs.replace(
+        item,
+        status="failed",
+        reason=f"correctness: {reason}",
+        value=None,
+        low=None,
+        high=None,
+        n_samples=0,
+        roofline_pct=None,
+        control_pct=None,
+    )

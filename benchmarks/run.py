@@ -1,0 +1,132 @@
+"""``python -m benchmarks.run``: one measuring process, one record.
+
+Heavy imports wait for the command: Triton decides at import time whether kernels are compiled or interpreted, and that
+depends on whether there is a GPU.
+"""
+
+import os
+import secrets
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from .cases import BenchCase
+
+PASS, USAGE, MISSING, INVALID, BROKEN = 0, 2, 3, 4, 5  # as in ci/exits.py, which this program must not import
+
+EXAMPLE = "Example: python -m benchmarks.run --set smoke --case '*_b32_*' --out build/record.json"
+
+NO_GPU = "no GPU: exact figures, kernels under Triton's interpreter, torch reference on the CPU"
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+
+
+@app.command(epilog=EXAMPLE)
+def run(
+    case_set: Annotated[str, typer.Option("--set", help="Set of cases: smoke, pr or nightly.")],
+    out: Annotated[
+        Path | None, typer.Option(help="JSON file of the record; its samples go beside it as Parquet.")
+    ] = None,
+    case: Annotated[str, typer.Option(help="Glob over case names.")] = "*",
+    seed: Annotated[int | None, typer.Option(help="Of values, slots and orders; drawn when not given.")] = None,
+    commit: Annotated[str | None, typer.Option(help="Commit that is measured, where git cannot say.")] = None,
+    list_cases: Annotated[bool, typer.Option("--list", help="Print the chosen cases and stop.")] = False,
+) -> None:
+    """Measure cases in this process and write one record.
+
+    With a GPU: checks against float64, then device and host times. Without: exact figures, kernels checked under
+    Triton's interpreter, and times of the torch reference. Takes no lock: `ci nightly` holds it while it runs this.
+
+    Exit codes: 0 measured; 2 usage; 3 nothing selected; 4 a check failed or a value is invalid (the record is written);
+    5 broken environment.
+    """
+    console = Console()
+    has_gpu = _choose_kernels()
+    cases = _select(case_set, case)
+    if list_cases:
+        for one in cases:
+            console.print(f"{one.name}  {one.stands_for}", markup=False, highlight=False, soft_wrap=True)
+        return
+    if out is None:
+        _stop(USAGE, "--out: expected a file for the record (or --list to see the cases)")
+    if out.exists():
+        _stop(USAGE, f"--out: {out} exists; records are never overwritten, give another name or remove it")
+    _require_writable(out)
+    if not has_gpu:
+        console.print(NO_GPU, soft_wrap=True)
+    failures = _measure(case_set, cases, secrets.randbelow(2**31) if seed is None else seed, commit, out, console)
+    console.print(f"record: {out}", markup=False, highlight=False, soft_wrap=True)
+    if failures:
+        for line in failures:
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
+        _stop(INVALID, f"{len(failures)} checks or series failed; the record says which, and holds no number for them")
+
+
+def _choose_kernels() -> bool:
+    """Interpret kernels where there is no GPU; refuse to time interpreted ones where there is. Whether there is."""
+    try:
+        import torch
+    except ImportError as error:
+        _stop(BROKEN, f"torch cannot be imported: {error}; run `make setup`")
+    if not torch.cuda.is_available():
+        os.environ["TRITON_INTERPRET"] = "1"
+        torch.set_num_threads(1)  # tiny tensors: more threads only get in each other's way
+        return False
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        _stop(BROKEN, "TRITON_INTERPRET is set, but there is a GPU: unset it, or hide the GPU (CUDA_VISIBLE_DEVICES=)")
+    return True
+
+
+def _select(case_set: str, pattern: str) -> "list[BenchCase]":
+    try:
+        from .cases import NothingSelectedError, UnknownNameError, select
+    except ImportError as error:
+        _stop(BROKEN, f"{error}; run `make setup`")
+    try:
+        return select(case_set, pattern)
+    except UnknownNameError as error:
+        _stop(USAGE, str(error))
+    except NothingSelectedError as error:
+        _stop(MISSING, str(error))
+
+
+def _require_writable(out: Path) -> None:
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        _stop(BROKEN, f"--out: {out.parent} cannot be made: {error.strerror}")
+    if not os.access(out.parent, os.W_OK):
+        _stop(BROKEN, f"--out: {out.parent} cannot be written")
+
+
+def _measure(
+    case_set: str, cases: "list[BenchCase]", seed: int, commit: str | None, out: Path, console: Console
+) -> list[str]:
+    from .process import Request, measure, write_record
+
+    request = Request(case_set, cases, seed, commit, [Path(sys.argv[0]).name, *sys.argv[1:]])
+    try:
+        record, samples, failures = measure(request, console)
+    except Exception as error:
+        # Past the cases' own guards: the device, the driver or the environment itself.
+        console.print_exception()
+        _stop(BROKEN, f"{type(error).__name__}: {error}; run `python -m ci doctor`")
+    try:
+        write_record(out, record, samples)
+    except OSError as error:
+        _stop(BROKEN, f"--out: {out} cannot be written: {error.strerror}; nothing was left half written")
+    return failures
+
+
+def _stop(code: int, message: str) -> NoReturn:
+    """End with a message that is the last line, where a parent looks for the reason."""
+    typer.echo(message, err=True)
+    raise typer.Exit(code)
+
+
+if __name__ == "__main__":
+    app()
