@@ -27,7 +27,8 @@ from ci.exits import BrokenEnvironmentError
 ROOT = Path(__file__).resolve().parent.parent
 STAMP = ".recoverssm-setup"
 EXTRAS = {"cpu": ("bench", "report", "dev"), "gpu": ("bench", "test")}
-WISHED = {"cpu": (), "gpu": ("report", "dev")}  # installed where pip can reach them, done without elsewhere
+WISHED = ("report", "dev")  # on a GPU host: installed where pip can reach them, done without elsewhere
+HOSTS = ("torch", "triton")  # what a GPU host must bring itself
 CHROMIUM = ("chromium", "fonts-dejavu-core")  # Debian's packages; the page is tested and photographed in it
 
 
@@ -80,10 +81,10 @@ def set_up(kind: str, venv: Path) -> bool:
     if stamp.exists() and stamp.read_text() == expected:
         return False
     stamp.unlink(missing_ok=True)
+    requirements = _requirements(pyproject, EXTRAS[kind])
     if kind == "gpu":
-        requirements = _requirements(pyproject, ("bench", "test"))
         host = host_packages()
-        for name in ("torch", "triton"):
+        for name in HOSTS:
             if name not in host or not _accepts(requirements, name, host[name]):
                 wanted = next(item for item in requirements if _name(item) == name)
                 raise BrokenEnvironmentError(
@@ -94,12 +95,16 @@ def set_up(kind: str, venv: Path) -> bool:
     _create(venv, share_host=kind == "gpu")
     pins = venv / "constraints.txt"
     pins.write_text(constraints)
-    _pip(venv, pins, "setuptools>=77")
-    _pip(venv, pins, "--no-build-isolation", "--editable", f"{ROOT}[{','.join(EXTRAS[kind])}]")
-    if WISHED[kind]:
-        wished = f"{ROOT}[{','.join(WISHED[kind])}]"
-        if not _pip(venv, pins, "--retries=0", "--no-build-isolation", "--editable", wished, required=False):
-            print(f"not installed: {', '.join(WISHED[kind])} (not reachable); pages and lint need another machine")
+    if kind == "gpu":
+        # A path entry in place of an editable install, which would need setuptools of the host's.
+        (_site_packages(venv) / "recoverssm.pth").write_text(f"{ROOT}\n")
+        _pip(venv, pins, *_without_hosts(requirements))
+        wished = _without_hosts(_requirements(pyproject, WISHED))
+        if not _pip(venv, pins, "--retries=0", *wished, required=False):
+            print(f"not installed: {', '.join(WISHED)} (not reachable); pages and lint need another machine")
+    else:
+        _pip(venv, pins, "setuptools>=77")
+        _pip(venv, pins, "--no-build-isolation", "--editable", f"{ROOT}[{','.join(EXTRAS[kind])}]")
     stamp.write_text(expected)
     return True
 
@@ -152,8 +157,8 @@ def _create(venv: Path, *, share_host: bool) -> None:
     options = ["--clear"]
     if share_host:
         options.append("--system-site-packages")
-        if importlib.util.find_spec("ensurepip") is None:
-            options.append("--without-pip")  # the host's own pip is visible inside
+        if importlib.util.find_spec("pip"):
+            options.append("--without-pip")  # the host's is visible inside; Debian's Python cannot bring another
     if subprocess.run([sys.executable, "-m", "venv", *options, str(venv)], check=False).returncode:
         raise BrokenEnvironmentError(
             f"{sys.executable} cannot create {venv}",
@@ -161,9 +166,8 @@ def _create(venv: Path, *, share_host: bool) -> None:
         )
     if share_host and sys.prefix != sys.base_prefix:
         # This Python is itself a virtual environment, which --system-site-packages would look past.
-        (site_packages,) = venv.glob("lib/python*/site-packages")
         own = [path for path in sys.path if path.startswith(sys.prefix) and path.endswith("site-packages")]
-        (site_packages / "host.pth").write_text("\n".join(own) + "\n")
+        (_site_packages(venv) / "host.pth").write_text("\n".join(own) + "\n")
 
 
 def _is_of_this_kind(venv: Path, *, share_host: bool) -> bool:
@@ -176,14 +180,19 @@ def _is_of_this_kind(venv: Path, *, share_host: bool) -> bool:
     return (lines.get("version"), lines.get("include-system-site-packages")) == (python, shared)
 
 
+def _site_packages(venv: Path) -> Path:
+    return venv / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
+
+
 def _pip(venv: Path, pins: Path, *arguments: str, required: bool = True) -> bool:
-    print(f"pip install {arguments[-1]}", flush=True)
+    what = " ".join(argument for argument in arguments if not argument.startswith("--"))
+    print(f"pip install {what}", flush=True)
     command = [str(venv / "bin/python"), "-m", "pip", "install", "--quiet", "--constraint", str(pins), *arguments]
     environment = {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
     done = subprocess.run(command, check=False, env=environment, stderr=None if required else subprocess.DEVNULL)
     if done.returncode and required:
         raise BrokenEnvironmentError(
-            f"pip could not install {arguments[-1]} (its message is above)",
+            f"pip could not install {what} (its message is above)",
             "README.md, section Set-up, says where a CPU build of torch comes from and how to work without a network",
         )
     return done.returncode == 0
@@ -191,7 +200,12 @@ def _pip(venv: Path, pins: Path, *arguments: str, required: bool = True) -> bool
 
 def _requirements(pyproject: Mapping[str, Any], extras: Sequence[str]) -> list[str]:
     project = pyproject["project"]
-    return [*project["dependencies"], *(item for extra in extras for item in project["optional-dependencies"][extra])]
+    named = [item for extra in extras for item in project["optional-dependencies"][extra]]
+    return [item for item in (*project["dependencies"], *named) if _name(item) != project["name"]]
+
+
+def _without_hosts(requirements: Iterable[str]) -> list[str]:
+    return [item for item in requirements if _name(item) not in HOSTS]
 
 
 def _accepts(requirements: Iterable[str], name: str, version: str) -> bool:
