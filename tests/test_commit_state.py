@@ -1,0 +1,117 @@
+"""commit_state against the float64 reference."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from recoverssm import LayerTable, commit_state, reference
+from tests.windows import (
+    FP32_TOL,
+    FULL,
+    NULL_SLOTS,
+    RAGGED,
+    WINDOW_CASES,
+    Window,
+    assert_gaps_untouched,
+    assert_matches,
+    float64_twin,
+    storage_bits,
+    tol,
+)
+
+
+def fill_records(window):
+    """Records as the reference's verify leaves them; positions past a row's tokens stay NaN."""
+    for layer, records in enumerate(window.records):
+        reference.verify(
+            *window.activations,
+            window.checkpoint_states[layer],
+            records,
+            window.layer_gate(layer),
+            window.query_start_loc,
+            window.state_indices,
+        )
+
+
+def run_commit(window, plan):
+    commit_state(
+        LayerTable.of("checkpoint_states", window.checkpoint_states),
+        LayerTable.of("corrections", [r.correction for r in window.records]),
+        LayerTable.of("key_gates", [r.key_gate for r in window.records]),
+        plan,
+        window.gate,
+    )
+
+
+def expect_commit(window, plan):
+    states = [float64_twin(state) for state in window.checkpoint_states]
+    reference.commit_state(states, window.records, plan, window.gate)
+    return states
+
+
+@pytest.mark.parametrize("case", [replace(case, num_layers=2) for case in WINDOW_CASES], ids=str)
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+def test_commit_state_matches_reference(case, share, device):
+    window = Window(case, device)
+    fill_records(window)
+    live = [n if slot > 0 else 0 for n, slot in zip(case.query_lens, case.slots, strict=True)]
+    plan = window.plan([round(n * share) for n in live])
+    expected = expect_commit(window, plan)
+
+    run_commit(window, plan)
+
+    for layer in range(case.num_layers):
+        assert_matches("state", window.checkpoint_states[layer], expected[layer], tol(case.state_dtype, device))
+
+
+@pytest.mark.parametrize("case", [FULL, RAGGED, NULL_SLOTS], ids=str)
+def test_rejected_window_leaves_every_state_untouched(case, device):
+    window = Window(case, device)
+    fill_records(window)
+    before = storage_bits(window.checkpoint_states[0])
+
+    run_commit(window, window.plan([0] * len(case.slots)))
+
+    assert torch.equal(storage_bits(window.checkpoint_states[0]), before)
+
+
+def test_commit_state_leaves_padding_and_records_bit_for_bit(device):
+    window = Window(RAGGED, device)
+    fill_records(window)
+    records = storage_bits(window.records[0].correction), storage_bits(window.records[0].key_gate)
+    state = storage_bits(window.checkpoint_states[0])
+
+    run_commit(window, window.plan([8, 0, 2, 1, 1]))
+
+    assert_gaps_untouched("state", window.checkpoint_states[0], state)
+    assert torch.equal(storage_bits(window.records[0].correction), records[0])
+    assert torch.equal(storage_bits(window.records[0].key_gate), records[1])
+
+
+def test_final_slot_may_differ_from_source(device):
+    window = Window(FULL, device)
+    fill_records(window)
+    plan = window.plan([2, 4, 1], final_slots=[2, 4, 5])
+    sources = window.checkpoint_states[0][[3, 1]].clone()
+    expected = expect_commit(window, plan)
+
+    run_commit(window, plan)
+
+    assert_matches("state", window.checkpoint_states[0], expected[0], FP32_TOL)
+    assert torch.equal(window.checkpoint_states[0][[3, 1]], sources)
+
+
+def test_unaligned_pools_take_a_correct_path(device):
+    window = Window(FULL, device)
+    fill_records(window)
+    shape = window.checkpoint_states[0].shape
+    storage = torch.full((shape.numel() + 1,), float("nan"), device=device)
+    window.checkpoint_states[0] = storage[1:].view(shape).copy_(window.checkpoint_states[0])
+    plan = window.plan([3, 4, 1])
+    expected = expect_commit(window, plan)
+    assert not LayerTable.of("checkpoint_states", window.checkpoint_states).aligned
+
+    run_commit(window, plan)
+
+    assert_matches("state", window.checkpoint_states[0], expected[0], FP32_TOL)

@@ -1,0 +1,48 @@
+"""compact_conv against the reference: a copy, so every bit counts."""
+
+import pytest
+import torch
+
+from recoverssm import CommitPlan, LayerTable, compact_conv, reference
+from tests.windows import int32, padded, storage_bits
+
+
+def make_conv_states(num_layers, window_len, num_channels, dtype, device):
+    generator = torch.Generator().manual_seed(0)
+    states = [padded((7, window_len, num_channels), dtype, device) for _ in range(num_layers)]
+    for state in states:
+        state[1:].copy_(torch.randn(6, window_len, num_channels, generator=generator))
+    return states
+
+
+@pytest.mark.parametrize(
+    ("spec_query_len", "num_channels", "conv_width"), [(8, 96, 4), (1, 40, 4), (4, 1100, 4), (16, 33, 2), (3, 24, 6)]
+)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_compact_conv_matches_reference(spec_query_len, num_channels, conv_width, dtype, device):
+    states = make_conv_states(2, conv_width - 1 + spec_query_len - 1, num_channels, dtype, device)
+    slots = [2, 5, 0, 1, 6]
+    lens = [spec_query_len, 1, 0, (spec_query_len + 1) // 2, min(2, spec_query_len)]
+    plan = CommitPlan(int32(lens, device), int32(slots, device), int32(slots, device))
+    expected = [state.clone() for state in states]
+    reference.compact_conv(expected, plan, conv_width=conv_width)
+    gaps = [storage_bits(state) for state in states]
+
+    compact_conv(LayerTable.of("conv_states", states), plan, conv_width=conv_width)
+
+    for state, want, before in zip(states, expected, gaps, strict=True):
+        assert torch.equal(state[1:], want[1:])
+        outside = torch.ones_like(before, dtype=torch.bool)
+        outside.as_strided(state.shape, state.stride()).fill_(False)
+        assert torch.equal(storage_bits(state)[outside], before[outside])
+
+
+def test_history_moves_to_another_slot_without_touching_the_source(device):
+    states = make_conv_states(1, 6, 32, torch.bfloat16, device)
+    source = states[0][3].clone()
+    plan = CommitPlan(int32([3], device), int32([3], device), int32([4], device))
+
+    compact_conv(LayerTable.of("conv_states", states), plan, conv_width=4)
+
+    assert torch.equal(states[0][3], source)
+    assert torch.equal(states[0][4, :3], source[2:5])

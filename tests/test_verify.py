@@ -1,0 +1,142 @@
+"""verify against the float64 reference."""
+
+import pytest
+import torch
+
+from recoverssm import reference, verify
+from tests.windows import (
+    FP32_TOL,
+    FULL,
+    NULL_SLOTS,
+    RAGGED,
+    WINDOW_CASES,
+    Window,
+    assert_gaps_untouched,
+    assert_matches,
+    float64_records,
+    float64_twin,
+    storage_bits,
+    tol,
+)
+
+
+def run_verify(window, records=None, out=None):
+    return verify(
+        *window.activations,
+        window.checkpoint_states[0],
+        window.records[0] if records is None else records,
+        window.layer_gate(),
+        window.query_start_loc,
+        window.state_indices,
+        out=window.out if out is None else out,
+    )
+
+
+def expect_verify(window):
+    """What verify should write, in float64; NaN where it should write nothing."""
+    records, out = float64_records(window.records[0]), float64_twin(window.out)
+    reference.verify(
+        *window.activations,
+        window.checkpoint_states[0],
+        records,
+        window.layer_gate(),
+        window.query_start_loc,
+        window.state_indices,
+        out=out,
+    )
+    return records, out
+
+
+@pytest.mark.parametrize("case", WINDOW_CASES, ids=str)
+def test_verify_matches_reference(case, device):
+    window = Window(case, device)
+    expected, expected_out = expect_verify(window)
+
+    out = run_verify(window)
+
+    assert_matches("out", out, expected_out, tol(case.activation_dtype, device))
+    assert_matches("correction", window.records[0].correction, expected.correction, FP32_TOL)
+    assert_matches("key_gate", window.records[0].key_gate, expected.key_gate, 0.0)
+
+
+@pytest.mark.parametrize("case", [FULL, RAGGED, NULL_SLOTS], ids=str)
+def test_verify_leaves_checkpoints_and_padding_bit_for_bit(case, device):
+    window = Window(case, device)
+    written = {"out": window.out, "correction": window.records[0].correction, "key_gate": window.records[0].key_gate}
+    states = storage_bits(window.checkpoint_states[0])
+    before = {name: storage_bits(tensor) for name, tensor in written.items()}
+
+    run_verify(window)
+
+    assert torch.equal(storage_bits(window.checkpoint_states[0]), states)
+    for name, tensor in written.items():
+        assert_gaps_untouched(name, tensor, before[name])
+
+
+def test_verify_allocates_out_when_none_is_given(device):
+    window = Window(FULL, device)
+    expected = run_verify(window).clone()
+
+    out = verify(
+        *window.activations,
+        window.checkpoint_states[0],
+        window.records[0],
+        window.layer_gate(),
+        window.query_start_loc,
+        window.state_indices,
+    )
+
+    assert out.shape == window.v.shape
+    assert torch.equal(out, expected)
+
+
+def test_verify_of_an_empty_batch_writes_nothing(device):
+    window = Window(FULL, device)
+    records = storage_bits(window.records[0].correction)
+
+    out = verify(
+        *(x[:0] for x in window.activations),
+        window.checkpoint_states[0],
+        window.records[0],
+        window.layer_gate(),
+        window.query_start_loc[:1],
+        window.state_indices[:0],
+    )
+
+    assert out.shape[0] == 0
+    assert torch.equal(storage_bits(window.records[0].correction), records)
+
+
+def test_verify_uses_at_most_the_window_of_a_longer_row(device):
+    """A row longer than the window is the caller's fault; the kernel must not write past its records."""
+    window = Window(FULL, device)
+    window.query_start_loc.copy_(torch.tensor([0, 12, 12, 12]))
+    expected, expected_out = expect_verify(window)
+
+    out = run_verify(window)
+
+    assert_matches("out", out, expected_out, tol(torch.bfloat16, device))
+    assert_matches("correction", window.records[0].correction, expected.correction, FP32_TOL)
+
+
+@pytest.mark.parametrize("scale", [0.1, 5.0])
+def test_correction_error_does_not_depend_on_the_size_of_the_state(scale, device):
+    window = Window(FULL, device)
+    window.checkpoint_states[0].mul_(scale)
+    expected, _ = expect_verify(window)
+
+    run_verify(window)
+
+    assert_matches("correction", window.records[0].correction, expected.correction, FP32_TOL)
+
+
+def test_channels_that_hardly_decay_and_channels_that_vanish_stay_exact(device):
+    window = Window(RAGGED, device)
+    window.gate.dt_bias[..., ::2] = -30.0  # decay is 1 to the last bit
+    window.gate.dt_bias[..., 1::2] = 30.0  # decay is e^-5 a token
+    expected, expected_out = expect_verify(window)
+
+    out = run_verify(window)
+
+    assert_matches("out", out, expected_out, tol(torch.bfloat16, device))
+    assert_matches("correction", window.records[0].correction, expected.correction, FP32_TOL)
