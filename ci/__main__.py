@@ -1,0 +1,158 @@
+"""``python -m ci``: the commands of the nightly job. Exit codes: ci/exits.py."""
+
+import json
+import random
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+from rich.console import Console
+
+from .exits import CommandError
+
+if TYPE_CHECKING:
+    from .nightly import Options, Result
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Run, judge and explain measurements. Exit codes: 0 pass, 1 regressed, 2 usage, 3 missing data, 4 invalid "
+    "measurement, 5 broken environment, 130 interrupted with everything measured kept.",
+)
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object; progress stays on standard error.")]
+
+
+@app.callback()
+def _commands() -> None:
+    """A callback makes typer keep subcommands while there are few of them."""
+
+
+@app.command(epilog="Example: python -m ci doctor --json")
+def doctor(
+    store: Annotated[str, typer.Option(help="Where the nightly would keep its records.")] = "out/store",
+    as_json: JsonFlag = False,
+) -> None:
+    """Say what will run on this machine, what will not, why, and the repair. 0: a nightly can run; 5: it cannot."""
+    from .doctor import as_json as to_json
+    from .doctor import examine, report
+
+    with _errors(as_json):
+        examination = examine(store)
+        if as_json:
+            _print_json(to_json(examination))
+        else:
+            report(examination, Console())
+        raise typer.Exit(int(examination.code))
+
+
+@app.command(
+    epilog="Examples: python -m ci nightly --set smoke; python -m ci nightly --set nightly "
+    "--store branch:perf-history; python -m ci nightly --set pr --case '*_b32_*' --dry-run"
+)
+def nightly(  # the options are the documentation
+    case_set: Annotated[str, typer.Option("--set", help="Set of cases: smoke, pr or nightly (benchmarks/cases.py).")],
+    pattern: Annotated[str, typer.Option("--case", metavar="GLOB", help="Only cases whose names match.")] = "*",
+    show_list: Annotated[bool, typer.Option("--list", help="Print the cases and end.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would run and end; nothing starts.")] = False,
+    estimate: Annotated[bool, typer.Option("--estimate", help="Print how long it would take and end.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the interrupted night in --out.")] = False,
+    seed: Annotated[int | None, typer.Option(help="Orders of cases and inputs; at random when left out.")] = None,
+    processes: Annotated[int | None, typer.Option(min=1, help="Fresh processes per GPU (ci/nightly.toml).")] = None,
+    out: Annotated[Path, typer.Option(help="Folder for the state of the night and its page.")] = Path("out/nightly"),
+    store: Annotated[str, typer.Option(help="Folder of records and nights, or branch:NAME.")] = "out/store",
+    gpus: Annotated[str | None, typer.Option(help="all, cpu, or UUIDs with commas; the first GPU if left out.")] = None,
+    commit: Annotated[str | None, typer.Option(metavar="SHA", help="The commit, where there is no git.")] = None,
+    wait: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="Wait so long for a GPU in use.")] = 0.0,
+    page: Annotated[bool, typer.Option(help="Build the page where plotly is installed.")] = True,
+    as_json: JsonFlag = False,
+) -> None:
+    """Measure in fresh processes, judge against the last accepted night of the same environment, store, show the page.
+
+    Interrupted, it keeps every finished process; --resume goes on. Without a GPU it does what a CPU can do.
+    """
+    from . import preview
+    from .config import load_nightly
+    from .nightly import Options, run_nightly
+
+    with _errors(as_json):
+        cases = preview.select_cases(case_set, pattern)
+        count = processes if processes is not None else load_nightly().processes
+        if show_list or dry_run or estimate:
+            seen = preview.Preview(case_set, pattern, cases, store, count, gpus, seed)
+            facts = seen.listing() if show_list else seen.estimate() if estimate else seen.dry_run()
+            _print_json(facts) if as_json else preview.show(facts, Console())
+            raise typer.Exit(0)
+        options = Options(
+            case_set=case_set,
+            pattern=pattern,
+            selected=[case.name for case in cases],
+            store=store,
+            out=out,
+            processes=count,
+            seed=random.randrange(2**31) if seed is None else seed,
+            gpus=gpus,
+            commit=commit,
+            resume=resume,
+            wait_s=wait,
+            page=page,
+        )
+        result = run_nightly(options, Console(stderr=True))
+        _finish(result, options, as_json)
+
+
+def _finish(result: "Result", options: "Options", as_json: bool) -> NoReturn:
+    import msgspec
+
+    from .show import next_step, show_night
+
+    steps = [step for night in result.nights if (step := next_step(night, options.store))]
+    if as_json:
+        _print_json(
+            {
+                "exit_code": int(result.code),
+                "nights": [msgspec.to_builtins(night) for night in result.nights],
+                "page": str(result.page) if result.page else None,
+                "messages": result.messages,
+                "next": steps,
+            }
+        )
+    else:
+        console = Console()
+        for night in result.nights:
+            show_night(night, console)
+        lines = [*result.messages, *(f"next: {step}" for step in steps)]
+        lines += [f"page: {result.page}"] if result.page else []
+        for line in lines:
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
+    raise typer.Exit(int(result.code))
+
+
+@contextmanager
+def _errors(as_json: bool) -> Iterator[None]:
+    """Turn an error that carries an exit code into a message, a next step, and that code."""
+    try:
+        yield
+    except CommandError as error:
+        steps = [error.next_step] if error.next_step else []
+        if as_json:
+            _print_json({"exit_code": int(error.code), "error": str(error), "next": steps})
+        for line in (f"error: {error}", *(f"next: {step}" for step in steps)):
+            print(line, file=sys.stderr)
+        raise typer.Exit(int(error.code)) from None
+
+
+def _print_json(value: Any) -> None:
+    print(json.dumps(value, indent=1, allow_nan=False, default=str))
+
+
+def main() -> None:
+    """Entry of ``python -m ci``."""
+    app(prog_name="python -m ci")
+
+
+if __name__ == "__main__":
+    main()

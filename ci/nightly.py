@@ -1,0 +1,221 @@
+"""The nightly job: lock each GPU, measure in fresh processes, judge against the last accepted night, store, show."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.console import Console
+
+from benchmarks.harness.errors import LockHeldError, StoreError
+from benchmarks.harness.lock import GpuLock
+from benchmarks.harness.records import Night, Record, new_id, utc_now
+from benchmarks.harness.store import Store, open_store
+
+from .config import Thresholds, load_nightly, load_thresholds
+from .exits import BrokenEnvironmentError, CommandError, Exit, Interrupted, UsageError
+from .gpus import Gpu, choose_gpus, find_gpus, require_usable
+from .judging import judge
+from .measuring import ROOT, Measuring
+from .night import Tonight, choose_base
+from .processes import interruptible
+from .session import STATE_FILE, Plan, State, load, make_seeds, save
+
+COMMAND = (sys.executable, "-m", "benchmarks.run")
+HISTORY = ROOT / "reports" / "history"
+WORST_FIRST = (Exit.BROKEN, Exit.INVALID, Exit.MISSING, Exit.REGRESSED, Exit.PASS)
+PAGE_CAP_S = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """A nightly as asked for; ``selected`` are the names of the cases that ``case_set`` and ``pattern`` choose."""
+
+    case_set: str
+    pattern: str
+    selected: Sequence[str]
+    store: str
+    out: Path
+    processes: int
+    seed: int
+    gpus: str | None = None
+    commit: str | None = None
+    resume: bool = False
+    wait_s: float = 0.0
+    page: bool = True
+    command: Sequence[str] = COMMAND
+
+
+@dataclass(slots=True)
+class Result:
+    """What came of it. ``messages`` are for people: what to know and what to do next."""
+
+    code: Exit
+    nights: list[Night] = field(default_factory=list)
+    page: Path | None = None
+    messages: list[str] = field(default_factory=list)
+
+
+def run_nightly(options: Options, console: Console) -> Result:
+    """Do all of it. Progress goes to ``console``; what was measured is kept whatever happens.
+
+    Raises:
+        CommandError: with its exit code; before or between measuring processes.
+    """
+    config, thresholds = load_nightly(), load_thresholds()
+    store = _open(options.store)
+    state, gpus = _begin(options)
+    measuring = Measuring(state, options.out, store, config, options.command, console)
+    try:
+        with interruptible():
+            save(state, options.out)
+            for gpu in gpus:
+                _measure(gpu, measuring, options)
+            result = _judge_and_store(measuring, options, thresholds)
+            if options.page:
+                _build_page(store, options.out / "site", result)
+            return result
+    except Interrupted as signal:
+        kept = f"{signal}: {state.progress()} and stored in {store.folder}"
+        return Result(Exit.INTERRUPTED, messages=[kept, f"go on: {_resume_hint(options)}"])
+    except CommandError as error:
+        error.next_step = error.next_step or _resume_hint(options)
+        raise
+
+
+def _open(spec: str) -> Store:
+    try:
+        return open_store(spec)
+    except (StoreError, OSError) as error:
+        raise BrokenEnvironmentError(f"--store {spec}: {error}") from error
+
+
+def _begin(options: Options) -> tuple[State, list[Gpu]]:
+    try:
+        options.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BrokenEnvironmentError(f"--out {options.out}: cannot be made: {error.strerror}") from error
+    old = load(options.out) if options.resume else None
+    present = find_gpus()
+    if old is None:
+        if options.resume:
+            raise UsageError(f"--resume: nothing to go on with, {options.out / STATE_FILE} does not exist")
+        gpus = choose_gpus(options.gpus, present)
+        plan = Plan(
+            id=new_id(options.commit),
+            case_set=options.case_set,
+            pattern=options.pattern,
+            store=options.store,
+            commit=options.commit,
+            gpus=[gpu.uuid for gpu in gpus],
+            seeds=make_seeds(options.seed, options.processes),
+        )
+        return State(plan, {}), gpus
+    if old.is_complete:
+        raise UsageError(f"--resume: the night in {options.out} is complete: {', '.join(old.night_ids)}")
+    asked = (options.case_set, options.pattern, options.store)
+    begun = (old.plan.case_set, old.plan.pattern, old.plan.store)
+    if asked != begun:
+        raise UsageError(f"--resume: begun with set, case and store {begun}, now asked for {asked}")
+    return old, choose_gpus(",".join(old.plan.gpus), present)
+
+
+def _measure(gpu: Gpu, measuring: Measuring, options: Options) -> None:
+    if not measuring.state.missing(gpu.uuid):
+        return
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(GpuLock(gpu.uuid, timeout_s=options.wait_s))
+        except LockHeldError as error:
+            raise BrokenEnvironmentError(str(error), "wait for it: --wait SECONDS") from error
+        require_usable(gpu)
+        measuring.measure(gpu)
+
+
+def _judge_and_store(measuring: Measuring, options: Options, thresholds: Thresholds) -> Result:
+    state, store = measuring.state, measuring.store
+    ids = [record for gpu in state.plan.gpus for record in state.records.get(gpu, {}).values()]
+    records = store.records(ids)
+    lost = set(ids) - {r.id for r in records} - {i for i in ids if any(i in note for note in store.quarantined)}
+    measuring.quarantined += [f"record {record}: gone from the store" for record in sorted(lost)]
+    if not records:
+        reasons = "; ".join([*measuring.failures, *measuring.quarantined])
+        return Result(Exit.INVALID, messages=[f"no process left a record that can be read: {reasons}"])
+    result = Result(Exit.PASS)
+    for model in dict.fromkeys(r.environment.gpu_model for r in records):
+        night = _judge_model(measuring, options, thresholds, [r for r in records if r.environment.gpu_model == model])
+        result.nights.append(night)
+        _store_night(store, night, result)
+    state.night_ids = [night.id for night in result.nights]
+    save(state, options.out)
+    if state.is_complete:
+        measuring.clear()
+    elif measuring.failures or measuring.quarantined:
+        result.messages.append(f"run the processes without a record again: {_resume_hint(options)}")
+    result.messages = [*measuring.warnings, *result.messages]
+    codes = [Exit(night.exit_code) for night in result.nights] + ([Exit.BROKEN] if measuring.warnings else [])
+    result.code = min((*codes, result.code), key=WORST_FIRST.index)
+    return result
+
+
+def _judge_model(measuring: Measuring, options: Options, thresholds: Thresholds, records: Sequence[Record]) -> Night:
+    store = measuring.store
+    tonight = Tonight(options.case_set, options.pattern, options.selected, records, failures=measuring.failures)
+    model = records[0].environment.gpu_model
+    base = choose_base(store.nights(model), store.records, tonight)
+    # Reading the base night may have set files aside too.
+    quarantined = [*measuring.quarantined, *store.quarantined]
+    tonight = Tonight(options.case_set, options.pattern, options.selected, records, quarantined, measuring.failures)
+    found = judge(tonight, base, thresholds)
+    return Night(
+        id=new_id(records[0].subject.commit),
+        created_utc=utc_now(),
+        case_set=options.case_set,
+        gpu_model=model,
+        records=[r.id for r in records],
+        quarantined=quarantined,
+        base_night=base.night.id if base else None,
+        verdicts=found.verdicts,
+        accepted=found.accepted(tonight, thresholds.statistics.min_processes),
+        exit_code=found.code,
+        notes=[*found.doubts, *found.notes],
+    )
+
+
+def _store_night(store: Store, night: Night, result: Result) -> None:
+    try:
+        store.add_night(night)
+    except (StoreError, OSError) as error:
+        result.code = Exit.BROKEN
+        result.messages.append(f"night {night.id}: {error}")
+
+
+def _build_page(store: Store, site: Path, result: Result) -> None:
+    command = [sys.executable, "-m", "reports", "build", "--store", str(store.folder)]
+    command += ["--store", str(HISTORY)] if HISTORY.is_dir() else []
+    command += ["--out", str(site)]
+    if importlib.util.find_spec("plotly") is None:
+        result.messages.append(f"no page here (plotly is not installed); elsewhere: {' '.join(command[1:])}")
+        return
+    try:
+        done = subprocess.run(
+            command, cwd=ROOT, env=dict(os.environ), capture_output=True, text=True, timeout=PAGE_CAP_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        result.messages.append(f"page not built: {error}")
+        return
+    if done.returncode == 0:
+        result.page = (site / "index.html").resolve()
+    else:
+        last = (done.stderr.strip() or done.stdout.strip() or "no message").splitlines()[-1]
+        result.messages.append(f"page not built (exit {done.returncode}): {last}")
+
+
+def _resume_hint(options: Options) -> str:
+    case = f" --case '{options.pattern}'" if options.pattern != "*" else ""
+    where = f"--out {options.out} --store {options.store}"
+    return f"python -m ci nightly --set {options.case_set}{case} {where} --resume"

@@ -1,0 +1,108 @@
+"""What a nightly would do, without starting anything: cases, commands, and how long it took before."""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+
+from benchmarks.cases import BenchCase, NothingSelectedError, UnknownNameError, select
+from benchmarks.harness.errors import StoreError
+from benchmarks.harness.records import Night
+from benchmarks.harness.store import Store, open_store
+
+from .config import load_nightly
+from .exits import BrokenEnvironmentError, MissingDataError, UsageError
+from .gpus import choose_gpus, find_gpus
+
+
+def select_cases(case_set: str, pattern: str) -> list[BenchCase]:
+    """Cases by set and glob.
+
+    Raises:
+        UsageError: no such set or case; the known names are in the message.
+        MissingDataError: a glob that matches nothing.
+    """
+    try:
+        return select(case_set, pattern)
+    except UnknownNameError as error:
+        raise UsageError(str(error)) from error
+    except NothingSelectedError as error:
+        raise MissingDataError(str(error)) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """A nightly that is not run."""
+
+    case_set: str
+    pattern: str
+    cases: Sequence[BenchCase]
+    store: str
+    processes: int
+    gpus: str | None
+    seed: int | None
+
+    def listing(self) -> dict[str, Any]:
+        return {"set": self.case_set, "cases": [{"name": c.name, "stands_for": c.stands_for} for c in self.cases]}
+
+    def dry_run(self) -> dict[str, Any]:
+        """Which GPUs, how many processes, which base nights there are; asks NVML, touches no GPU."""
+        gpus = choose_gpus(self.gpus, find_gpus())
+        command = f"python -m benchmarks.run --set {self.case_set} --out FILE --seed SEED"
+        command += f" --case '{self.pattern}'" if self.pattern != "*" else ""
+        accepted = [n for n in _stored(self.store).nights() if n.accepted]
+        newest = {n.gpu_model: n.id for n in accepted}
+        return {
+            "set": self.case_set,
+            "num_cases": len(self.cases),
+            "gpus": [{"uuid": gpu.uuid, "name": gpu.name} for gpu in gpus],
+            "processes_per_gpu": self.processes,
+            "command": command,
+            "seed": self.seed,
+            "store": self.store,
+            "last_accepted": newest,
+            **self.estimate(),
+        }
+
+    def estimate(self) -> dict[str, Any]:
+        """Seconds by GPU model, from the newest night of this set; at most what the time cap allows."""
+        store = _stored(self.store)
+        by_model: dict[str, Any] = {}
+        newest: dict[str, Night] = {n.gpu_model: n for n in store.nights() if n.case_set == self.case_set}
+        for model, night in newest.items():
+            records = store.records(night.records)
+            if records:
+                # A night may have measured a part of the set, so count by case.
+                per_case = statistics.median(r.duration_s / max(len(r.cases), 1) for r in records)
+                seconds = round(per_case * len(self.cases) * self.processes, 1)
+                by_model[model] = {"seconds_per_gpu": seconds, "from_night": night.id}
+        cap = load_nightly().cap_s(self.case_set) * self.processes
+        return {"estimate": by_model, "at_most_s_per_gpu": cap}
+
+
+def _stored(spec: str) -> Store:
+    try:
+        return open_store(spec, writable=False)
+    except StoreError as error:
+        raise BrokenEnvironmentError(f"--store {spec}: {error}") from error
+
+
+def show(facts: dict[str, Any], console: Console) -> None:
+    """One line for each fact, one for each entry of a list."""
+    for name, value in facts.items():
+        if name == "cases":
+            lines = [f"{case['name']}  {case['stands_for']}" for case in value]
+        elif isinstance(value, list):
+            lines = [f"{name}: {'  '.join(map(str, item.values()))}" for item in value]
+        elif isinstance(value, dict):
+            lines = [f"{name}: {key}  {_flat(item)}" for key, item in value.items()] or [f"{name}: none yet"]
+        else:
+            lines = [f"{name}: {'at random' if value is None else value}"]
+        for line in lines:
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _flat(item: Any) -> str:
+    return ", ".join(f"{k} {v}" for k, v in item.items()) if isinstance(item, dict) else str(item)

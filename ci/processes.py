@@ -1,0 +1,116 @@
+"""Runs one child at a time in a process group of its own, hands its lines on, and leaves nothing behind."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from .exits import Interrupted
+
+GRACE_S = 5.0  # between asking a process group to end and ending it
+TAIL_LINES = 15  # kept to explain a failure
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a child ended. ``code`` is negative for a signal, as in ``subprocess``."""
+
+    code: int
+    timed_out: bool
+    tail: tuple[str, ...]
+
+    def describe(self, cap_s: float) -> str:
+        """One line for people."""
+        if self.timed_out:
+            return f"ended after {cap_s:g} s, its time cap (ci/nightly.toml)"
+        how = f"killed by {signal.Signals(-self.code).name}" if self.code < 0 else f"exit code {self.code}"
+        return f"{how}; last line: {self.tail[-1]}" if self.tail else f"{how}, without a word"
+
+
+def run_child(
+    command: Sequence[str], *, env: Mapping[str, str], cwd: Path, cap_s: float, on_line: Callable[[str], None]
+) -> Ended:
+    """Run ``command`` to its end, its time cap, or an exception here; its whole process group is gone afterwards.
+
+    Args:
+        on_line: gets each line of stdout and stderr, without its end, on another thread.
+    """
+    child = subprocess.Popen(
+        command,
+        env=dict(env),
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,  # so that Ctrl-C reaches us alone and killpg reaches all of it
+    )
+    tail: deque[str] = deque(maxlen=TAIL_LINES)
+
+    def read() -> None:
+        assert child.stdout is not None
+        for line in child.stdout:
+            stripped = line.rstrip()
+            if stripped:
+                tail.append(stripped)
+                on_line(stripped)
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    timed_out = False
+    try:
+        child.wait(timeout=cap_s)
+    except subprocess.TimeoutExpired:
+        timed_out = True
+    finally:
+        end_group(child)
+        reader.join(timeout=GRACE_S)
+        if child.stdout is not None and not reader.is_alive():
+            child.stdout.close()
+    return Ended(child.returncode, timed_out, tuple(tail))
+
+
+def end_group(child: "subprocess.Popen[str]") -> None:
+    """End a child and everything it started: asked first, forced after ``GRACE_S``."""
+    for sign in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, sign)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(timeout=GRACE_S)
+            if sign == signal.SIGTERM and not _group_lives(child.pid):
+                return
+
+
+def _group_lives(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """SIGINT and SIGTERM raise Interrupted, once; further ones are ignored, so that cleaning up is not cut short."""
+    names = (signal.SIGINT, signal.SIGTERM)
+    before = {sign: signal.getsignal(sign) for sign in names}
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        for sign in names:
+            signal.signal(sign, signal.SIG_IGN)
+        raise Interrupted(signal.Signals(number).name)
+
+    for sign in names:
+        signal.signal(sign, handle)
+    try:
+        yield
+    finally:
+        for sign, handler in before.items():
+            signal.signal(sign, handler)

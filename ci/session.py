@@ -1,0 +1,73 @@
+"""The state file of a night in progress: which processes are to run and which have left a record in the store."""
+
+import os
+import random
+from pathlib import Path
+
+import msgspec
+
+from .exits import UsageError
+
+STATE_FILE = "night-state.json"
+
+
+class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What was asked for; ``--resume`` goes on with exactly this."""
+
+    id: str  # also names the folder of records on their way into the store
+    case_set: str
+    pattern: str
+    store: str
+    commit: str | None
+    gpus: list[str]  # UUIDs
+    seeds: list[int]  # one per process and GPU
+
+
+class State(msgspec.Struct, forbid_unknown_fields=True):
+    """A plan and how far it has come."""
+
+    plan: Plan
+    records: dict[str, dict[int, str]]  # GPU -> seed -> record id
+    night_ids: list[str] = []  # written at the end of a full night
+
+    def missing(self, gpu: str) -> list[int]:
+        """Seeds of the processes of this GPU without a record, in the order of the plan."""
+        return [seed for seed in self.plan.seeds if seed not in self.records.get(gpu, {})]
+
+    @property
+    def is_complete(self) -> bool:
+        return bool(self.night_ids) and not any(self.missing(gpu) for gpu in self.plan.gpus)
+
+    def progress(self) -> str:
+        done = sum(len(seeds) for seeds in self.records.values())
+        return f"{done} of {len(self.plan.seeds) * len(self.plan.gpus)} processes measured"
+
+
+def make_seeds(seed: int, processes: int) -> list[int]:
+    """One seed per process, different from each other, the same for the same ``seed``."""
+    return random.Random(seed).sample(range(2**31), processes)
+
+
+def save(state: State, folder: Path) -> None:
+    """Replace the state file at once: a reader sees the old or the new one, whatever happens."""
+    temporary = folder / f".{STATE_FILE}.{os.getpid()}"
+    with temporary.open("wb") as file:
+        file.write(msgspec.json.format(msgspec.json.encode(state), indent=1) + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(folder / STATE_FILE)
+
+
+def load(folder: Path) -> State | None:
+    """The state in ``folder``, or None without one.
+
+    Raises:
+        UsageError: the file cannot be read; it is named.
+    """
+    path = folder / STATE_FILE
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=State)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.DecodeError) as error:
+        raise UsageError(f"{path}: cannot be read: {error}", "remove it and start without --resume") from error

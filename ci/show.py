@@ -1,0 +1,95 @@
+"""Prints a night: totals, the verdicts that matter most, what to do next. A table on a terminal, lines elsewhere."""
+
+from collections import Counter
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from benchmarks.harness.records import Night, Verdict
+
+from .exits import Exit
+from .judging import URGENCY
+
+ROWS = 40  # of the strongest evidence; the night's file holds all
+STYLES = {
+    "regressed": "bold red",
+    "invalid": "bold red",
+    "missing": "bold red",
+    "improved": "green",
+    "unchanged": "dim",
+}
+
+
+def show_night(night: Night, console: Console, *, rows: int = ROWS) -> None:
+    """Verdicts in the night's order, which is the order of evidence; unchanged ones only while there is room."""
+    counts = Counter(v.verdict for v in night.verdicts)
+    totals = ", ".join(f"{counts[name]} {name}" for name in URGENCY if counts[name]) or "no series"
+    ungated = sum(not v.gated for v in night.verdicts)
+    _print(
+        console, f"night {night.id} on {night.gpu_model}: {len(night.verdicts)} series: {totals}; {ungated} not gated"
+    )
+    _print(
+        console, f"base: {night.base_night or 'none'}; records: {len(night.records)}; accepted: {_yes(night.accepted)}"
+    )
+    for note in night.notes:
+        _print(console, f"note: {note}")
+    for name in night.quarantined:
+        _print(console, f"set aside: {name}")
+    shown = night.verdicts[:rows]
+    if console.is_terminal:
+        console.print(_table(shown))
+    else:
+        for verdict in shown:
+            _print(console, _line(verdict))
+    if len(night.verdicts) > rows:
+        _print(
+            console, f"{rows} of {len(night.verdicts)} series shown, strongest evidence first; the night's file has all"
+        )
+
+
+def next_step(night: Night, store: str) -> str | None:
+    """What a reader should do about this night; None when there is nothing to do."""
+    worst = next((v for v in night.verdicts if v.gated), None)
+    chosen = f"--set {night.case_set}" + (f" --case '{worst.case}'" if worst else "")
+    match Exit(night.exit_code):
+        case Exit.REGRESSED:
+            return f"measure again, with more processes: python -m ci nightly {chosen} --processes 12 --store {store}"
+        case Exit.MISSING:
+            return f"find out why it is gone: python -m ci nightly --set {night.case_set} --list"
+        case Exit.INVALID if worst and worst.verdict == "invalid":
+            return f"see it fail: python -m benchmarks.run {chosen} --out out/again.json"
+        case Exit.INVALID:
+            return "the notes above say what is wrong with this night; then run it again"
+        case _:
+            return None
+
+
+def _table(verdicts: list[Verdict]) -> Table:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name in ("verdict", "series", "value", "change", "reason"):
+        table.add_column(name, overflow="fold", no_wrap=name in ("verdict", "change"))
+    for v in verdicts:
+        table.add_row(*(escape(cell) for cell in _cells(v)), style=STYLES.get(v.verdict) if v.gated else "dim")
+    return table
+
+
+def _line(verdict: Verdict) -> str:
+    name, series, value, change, reason = _cells(verdict)
+    numbers = " ".join(part for part in (value, change) if part)
+    return f"{name:<12} {series} {numbers}: {reason}" if numbers else f"{name:<12} {series}: {reason}"
+
+
+def _cells(v: Verdict) -> tuple[str, str, str, str, str]:
+    name = v.verdict if v.gated else f"({v.verdict})"
+    value = "" if v.value is None else f"{v.value:.6g} {v.unit}"
+    change = "" if v.change_pct is None else f"{v.change_pct:+.2f} %"
+    return name, f"{v.metric}/{v.op}/{v.provider}/{v.case}/{v.contract}", value, change, v.reason
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"
+
+
+def _print(console: Console, text: str) -> None:
+    console.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,42 @@
+"""Stands in for ``benchmarks.run``: hands out prepared records, one per process, and does what the script says.
+
+Usage: fake_run.py FOLDER --set S --out FILE --seed N. FOLDER holds ``N.json`` with ``N.parquet`` for the Nth process
+started, and may hold ``N.do``: an exit code, or ``interrupt`` (signals the parent and never ends by itself) or ``hang``.
+"""
+
+import argparse
+import os
+import shutil
+import signal
+import sys
+import threading
+from pathlib import Path
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--out", type=Path)
+    for name in ("--set", "--seed", "--case", "--commit"):
+        parser.add_argument(name)
+    args = parser.parse_args()
+    started = args.folder / "started.txt"
+    index = len(started.read_text().splitlines()) if started.exists() else 0
+    with started.open("a") as file:
+        file.write(f"{os.getpid()} {args.seed} {args.set} {args.case} {args.commit}\n")
+    print(f"case 1 of 1, seed {args.seed}", flush=True)
+    script = args.folder / f"{index}.do"
+    do = script.read_text().strip() if script.exists() else "0"
+    if do == "interrupt":
+        os.kill(os.getppid(), signal.SIGINT)
+    if do in ("interrupt", "hang"):
+        threading.Event().wait()
+    prepared = args.folder / f"{index}.json"
+    if prepared.exists():
+        shutil.copy(prepared.with_suffix(".parquet"), args.out.with_suffix(".parquet"))
+        shutil.copy(prepared, args.out)
+    sys.exit(int(do))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,281 @@
+"""Whole nights, measured by prepared processes: what is judged, kept, resumed and refused."""
+
+import json
+import os
+import signal
+
+import pytest
+
+from benchmarks.harness import records
+from benchmarks.harness.errors import StoreFullError
+from benchmarks.harness.lock import GpuLock
+from benchmarks.harness.store import Store
+from ci.config import load_nightly
+from ci.exits import BrokenEnvironmentError, Exit, MissingDataError, UsageError
+from tests.ci.nights import CASE, QUIET, exact, make_record, make_records, timed
+
+
+def verdicts(night):
+    return {v.metric: v.verdict for v in night.verdicts}
+
+
+def test_first_night_is_new_and_passes(fake_night):
+    result = fake_night.night(make_records())
+
+    night = result.nights[0]
+    assert result.code == Exit.PASS
+    assert verdicts(night) == {"device_us": "new", "cache_bytes": "new"}
+    assert night.accepted
+    assert night.base_night is None
+    assert Store(fake_night.store).nights() == [night]
+    assert {r.id for r in fake_night.stored()} == set(night.records)
+
+
+def test_second_night_is_judged_against_the_first(fake_night):
+    first = fake_night.night(make_records()).nights[0]
+
+    second = fake_night.night(make_records()).nights[0]
+
+    assert second.base_night == first.id
+    assert verdicts(second) == {"device_us": "unchanged", "cache_bytes": "unchanged"}
+    assert len(fake_night.stored()) == 10
+
+
+def test_each_process_gets_a_seed_of_its_own_and_the_same_command(fake_night):
+    fake_night.night(make_records(), commit="fedcba98", pattern="kimi*")
+
+    seeds = [line.split()[1] for line in fake_night.started]
+    assert len(set(seeds)) == 5
+    assert {line.split(maxsplit=2)[2] for line in fake_night.started} == {"smoke kimi* fedcba98"}
+
+
+def test_regression_exits_1_and_is_no_base_for_the_next_night(fake_night):
+    good = fake_night.night(make_records()).nights[0]
+
+    slow = fake_night.night(make_records([v * 1.05 for v in QUIET]))
+    again = fake_night.night(make_records([v * 1.05 for v in QUIET]))
+
+    assert slow.code == again.code == Exit.REGRESSED
+    assert not slow.nights[0].accepted
+    assert slow.nights[0].exit_code == 1
+    assert again.nights[0].base_night == good.id
+    assert "+5.00 %" in slow.nights[0].verdicts[0].reason
+
+
+def test_more_cache_bytes_by_one_is_a_regression(fake_night):
+    fake_night.night(make_records())
+
+    result = fake_night.night([make_record([timed(v), exact(1001.0)]) for v in QUIET])
+
+    assert result.code == Exit.REGRESSED
+    assert verdicts(result.nights[0]) == {"cache_bytes": "regressed", "device_us": "unchanged"}
+
+
+def test_vanished_series_exits_3(fake_night):
+    fake_night.night(make_records())
+
+    result = fake_night.night([make_record([exact(1000.0)]) for _ in QUIET])
+
+    assert result.code == Exit.MISSING
+    assert verdicts(result.nights[0])["device_us"] == "missing"
+    assert not result.nights[0].accepted
+
+
+def test_records_without_any_measurement_exit_3(fake_night):
+    assert fake_night.night([make_record([]) for _ in QUIET]).code == Exit.MISSING
+
+
+@pytest.mark.parametrize("bad", [0.0, -3.0])
+def test_value_that_is_no_time_exits_4(fake_night, bad):
+    result = fake_night.night(make_records([*QUIET[:4], bad]))
+
+    assert result.code == Exit.INVALID
+    assert verdicts(result.nights[0])["device_us"] == "invalid"
+
+
+def test_failed_check_exits_4_though_the_times_are_fine(fake_night):
+    check = records.Check(
+        case=CASE, op="verify", provider="recoverssm", metric="out_error", value=0.2, limit=0.01, passed=False
+    )
+    broken = [make_record([timed(v), exact(1000.0)], checks=[check]) for v in QUIET]
+
+    result = fake_night.night(broken, do=dict.fromkeys(range(5), "4"))
+
+    night = result.nights[0]
+    assert result.code == Exit.INVALID
+    assert verdicts(night) == {"out_error": "invalid", "device_us": "invalid", "cache_bytes": "new"}
+    assert "0.2, limit 0.01" in night.verdicts[0].reason or "0.2, limit 0.01" in night.verdicts[1].reason
+
+
+def test_broken_record_is_named_and_set_aside_and_the_rest_is_used(fake_night):
+    found = [*make_records()[:4], b'{"schema_version": 1, "id": "cut off']
+
+    result = fake_night.night(found)
+
+    night = result.nights[0]
+    assert result.code == Exit.INVALID
+    assert len(night.records) == 4
+    (named,) = night.quarantined
+    assert "out/quarantine/" in named
+    assert "truncated" in named
+    aside = list((fake_night.tmp / "out" / "quarantine").rglob("*.json"))
+    assert [p.read_bytes() for p in aside] == [found[-1]]
+    assert not night.accepted
+
+
+def test_process_without_a_record_can_be_run_again(fake_night):
+    crashed = fake_night.night([*make_records()[:4], None], do={4: "7"})
+    assert crashed.code == Exit.INVALID
+    assert "exit code 7" in crashed.nights[0].notes[0]
+
+    fake_night.prepare(make_records()[:1])
+    result = fake_night.run(resume=True)
+
+    assert result.code == Exit.PASS
+    assert len(result.nights[0].records) == 5
+    assert len(fake_night.started) == 6
+    assert fake_night.started[4].split()[1] == fake_night.started[5].split()[1]  # the same seed
+
+
+def test_night_stops_after_two_processes_without_a_record(fake_night):
+    result = fake_night.night([None] * 5, do=dict.fromkeys(range(5), "1"))
+
+    assert result.code == Exit.INVALID
+    assert result.nights == []
+    assert len(fake_night.started) == 2
+
+
+def test_process_beyond_its_time_cap_is_ended(fake_night, monkeypatch):
+    config = fake_night.tmp / "nightly.toml"
+    config.write_text("version = 1\nprocesses = 1\nmax_failed_processes = 1\n[time_cap_s]\nsmoke = 1\n")
+    monkeypatch.setattr("ci.nightly.load_nightly", lambda: load_nightly(config))
+
+    result = fake_night.night([None], do={0: "hang"}, processes=1)
+
+    assert result.code == Exit.INVALID
+    assert "ended after 1 s" in result.messages[0]
+    assert not is_running(fake_night.started[0])
+
+
+def test_interrupted_night_keeps_what_it_has_and_goes_on(fake_night):
+    handler = signal.getsignal(signal.SIGINT)
+    interrupted = fake_night.night([*make_records()[:2], None], do={2: "interrupt"})
+    assert interrupted.code == Exit.INTERRUPTED
+    assert interrupted.nights == []
+    assert "2 of 5 processes measured" in interrupted.messages[0]
+    assert "--resume" in interrupted.messages[1]
+    assert len(fake_night.stored()) == 2
+    assert not is_running(fake_night.started[2])
+    assert signal.getsignal(signal.SIGINT) is handler
+
+    fake_night.prepare(make_records()[:3])
+    result = fake_night.run(resume=True)
+
+    assert result.code == Exit.PASS
+    assert len(result.nights[0].records) == 5
+    assert fake_night.started[2].split()[1] == fake_night.started[3].split()[1]
+
+
+def test_complete_night_is_not_resumed(fake_night):
+    fake_night.night(make_records())
+
+    with pytest.raises(UsageError, match="is complete"):
+        fake_night.run(resume=True)
+
+
+def test_resume_without_a_begun_night_is_refused(fake_night):
+    with pytest.raises(UsageError, match=r"night-state\.json does not exist"):
+        fake_night.run(resume=True)
+
+
+def test_resume_of_another_set_is_refused(fake_night):
+    fake_night.night([None], do={0: "interrupt"})
+
+    with pytest.raises(UsageError, match="begun with set"):
+        fake_night.run(resume=True, case_set="pr")
+
+
+def test_second_run_on_one_gpu_is_told_who_holds_it(fake_night):
+    with GpuLock("cpu", command="make something"), pytest.raises(BrokenEnvironmentError) as caught:
+        fake_night.night(make_records())
+
+    assert caught.value.code == Exit.BROKEN
+    assert f"pid {os.getpid()} (make something)" in str(caught.value)
+    assert "--wait" in caught.value.next_step
+    assert fake_night.started == []
+
+
+def test_lock_is_free_after_a_night(fake_night):
+    fake_night.night([None], do={0: "interrupt"})
+
+    with GpuLock("cpu"):
+        pass
+
+
+@pytest.mark.parametrize(("code", "error"), [("2", UsageError), ("3", MissingDataError), ("5", BrokenEnvironmentError)])
+def test_what_holds_for_all_processes_ends_the_night(fake_night, code, error):
+    with pytest.raises(error):
+        fake_night.night([make_records()[0], None], do={1: code})
+
+    assert len(fake_night.started) == 2
+    assert len(fake_night.stored()) == 1
+
+
+def test_full_disk_loses_no_measured_process(fake_night, monkeypatch):
+    def full(self, record, samples):
+        raise StoreFullError("no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "add_record", full)
+        with pytest.raises(BrokenEnvironmentError, match="measured, but not stored: no space left"):
+            fake_night.night(make_records())
+    assert len(fake_night.started) == 1
+
+    fake_night.prepare(make_records()[:4])
+    result = fake_night.run(resume=True)
+
+    assert result.code == Exit.PASS
+    assert len(fake_night.started) == 5  # the first one was stored, not measured again
+
+
+def test_four_processes_are_no_base(fake_night):
+    result = fake_night.night(make_records()[:4], processes=4)
+
+    assert result.code == Exit.PASS
+    assert not result.nights[0].accepted
+    assert "4 processes: 5 are needed" in result.nights[0].notes[0]
+
+
+def test_gpu_that_is_not_here_is_refused_with_those_that_are(fake_night):
+    with pytest.raises(UsageError, match="out of cpu"):
+        fake_night.run(gpus="GPU-1234")
+
+
+def test_damaged_record_of_the_base_night_is_named_and_fails_the_night_once(fake_night):
+    first = fake_night.night(make_records()).nights[0]
+    path = next(fake_night.store.rglob(f"{first.records[0]}.json"))
+    path.write_bytes(path.read_bytes()[:100])
+
+    second = fake_night.night(make_records())
+    third = fake_night.night(make_records())
+
+    assert second.code == Exit.INVALID
+    assert first.records[0] in second.nights[0].quarantined[0]
+    assert third.code == Exit.PASS
+    assert {v.verdict for v in third.nights[0].verdicts} == {"inconclusive", "unchanged"}
+
+
+def test_stored_night_is_strict_json(fake_night):
+    night = fake_night.night(make_records()).nights[0]
+
+    text = next(fake_night.store.rglob(f"nights/**/{night.id}.json")).read_text()
+
+    json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} in a stored night"))
+
+
+def is_running(line):
+    try:
+        os.kill(int(line.split()[0]), 0)
+    except ProcessLookupError:
+        return False
+    return True
