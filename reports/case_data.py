@@ -70,6 +70,7 @@ SERIES_HEADINGS = (
     "change since base night",
     "reason",
 )
+SERIES_NUMBERS = tuple(range(4, 11))  # columns that are set flush right
 CHECK_HEADINGS = ("op", "provider", "metric", "largest value", "limit", "result", "detail")
 
 
@@ -86,8 +87,12 @@ def case_data(case: str, night: Night, nights: Sequence[Night], past: Sequence[P
             "nights": [_night_label(item, entry) for item, entry in zip(nights, past, strict=True)],
             "metrics": [_history_metric(case, past, *metric) for metric in HISTORY],
         },
-        "series": {"headings": SERIES_HEADINGS, "rows": _series_rows(case, night, processes)},
-        "checks": {"headings": CHECK_HEADINGS, "rows": _check_rows(case, processes)},
+        "series": {
+            "headings": SERIES_HEADINGS,
+            "numbers": SERIES_NUMBERS,
+            "rows": _series_rows(case, night, processes),
+        },
+        "checks": {"headings": CHECK_HEADINGS, "numbers": (3, 4), "rows": _check_rows(case, processes)},
         "reproduce": f"python -m ci nightly --set {night.case_set} --case '{case}'",
     }
 
@@ -142,7 +147,7 @@ def _series_row(case: str, series: Series, processes: Processes, verdict: Verdic
         text.value_with_unit(figure.median, unit),
         text.span(figure, unit),
         str(figure.n) if figure.n == len(processes.records) else f"{figure.n} of {len(processes.records)}",
-        text.percent(figure.sd_pct, digits=2),
+        text.MISSING if series.contract == "exact" else text.percent(figure.sd_pct, digits=2),
         text.size(moved[0]) if moved else text.MISSING,
         text.percent(processes.roofline_pct(series, case).median),
         text.percent(processes.control_pct(series, case).median),

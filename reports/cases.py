@@ -20,6 +20,7 @@ VERDICT_MARKS = {
     "improved": "▼",
 }
 VERIFY_GROUP, COMMIT_GROUP, STEP_GROUP = "verify, one layer", "commit, all layers", "step, all layers"
+REFERENCE_GROUP = "torch reference"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,7 @@ class Column:
     group: str
     hint: str
     cell: Callable[[Processes, str], Cell]
+    exact: bool = False  # computed, so it is there for a skipped case too
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,17 +121,22 @@ GPU_COLUMNS = (
     Column("ours", "µs", STEP_GROUP, "all verifies and the commit in one graph", _time(derive.STEP)),
     Column("full state", "µs", STEP_GROUP, "the same with full state", _time(derive.FULL_STEP)),
     Column("overhead", "%", STEP_GROUP, RATIO_HINT, _overhead(derive.STEP, derive.FULL_STEP)),
-    Column("saved", "%", "memory", "cache bytes against full state", _exact(derive.SAVED_PCT, text.percent)),
+    Column(
+        "saved", "%", "memory", "cache bytes against full state", _exact(derive.SAVED_PCT, text.percent), exact=True
+    ),
 )
 
 CPU_COLUMNS = (
-    Column("ours", "bytes", "cache", "all layers", _exact(derive.CACHE, text.size)),
-    Column("full state", "bytes", "cache", "all layers", _exact(derive.FULL_CACHE, text.size)),
-    Column("saved", "bytes", "cache", "full state - ours", _exact(derive.SAVED_BYTES, text.size)),
+    Column("ours", "all layers", "cache", "bytes of one rank", _exact(derive.CACHE, text.size)),
+    Column("full state", "all layers", "cache", "bytes of one rank", _exact(derive.FULL_CACHE, text.size)),
+    Column("saved", "all layers", "cache", "full state - ours", _exact(derive.SAVED_BYTES, text.size)),
     Column("saved", "%", "cache", "of full state", _exact(derive.SAVED_PCT, text.percent)),
     Column("gain", "%", "capacity", "tokens in one budget against full state", _exact(derive.CAPACITY_GAIN, _signed)),
-    Column("verify", "µs", "torch reference on the CPU", "says nothing about a GPU", _time(REFERENCE_VERIFY)),
-    Column("commit", "µs", "torch reference on the CPU", "says nothing about a GPU", _time(REFERENCE_COMMIT)),
+)
+
+REFERENCE_COLUMNS = (
+    Column("verify", "µs", REFERENCE_GROUP, "says nothing about a GPU", _time(REFERENCE_VERIFY)),
+    Column("commit", "µs", REFERENCE_GROUP, "says nothing about a GPU", _time(REFERENCE_COMMIT)),
 )
 
 
@@ -177,12 +184,13 @@ def _checks_cell(summary: derive.CheckSummary) -> Cell:
         (check.value / check.limit for check in summary.worst if check.value is not None and check.limit), default=None
     )
     if fraction is not None and not summary.num_failed:
-        word += f", at most {100 * fraction:.0f} % of limit"
+        word = text.percent(100 * fraction, digits=0)
     return Cell(word, fraction, "\n".join(lines))
 
 
 def _processes_cell(processes: Processes, case: str) -> Cell:
-    counts = [processes.figure(series, case).n for series in processes.series_of(case)]
+    counted = processes.timed_series(case) or processes.series_of(case)
+    counts = [processes.figure(series, case).n for series in counted]
     total, most, least = len(processes.records), max(counts, default=0), min(counts, default=0)
     hint = "" if least == most else f"some series of this case have only {least}"
     return Cell(f"{most}" if most == total else f"{most} of {total}", most, hint)

@@ -140,12 +140,16 @@ class Processes:
             memory_saved_pct=self.exact(SAVED_PCT, case),
         )
 
+    def timed_series(self, case: str) -> list[Series]:
+        """Series that were measured or should have been, in contrast to computed ones."""
+        return [series for series in self.series_of(case) if series.contract not in ("exact", "static")]
+
     def skip_reasons(self, case: str) -> list[str]:
-        """Why a case has no number at all; empty when any series of it has one."""
-        items = [item for by_key in self._by_key for key, item in by_key.items() if key[3] == case]
-        if any(item.status == "ok" for item in items):
+        """Why a case has no time at all; empty when any series of it has one, or none was asked for."""
+        items = [item for series in self.timed_series(case) for item in self.measurements(series, case)]
+        if any(item is not None and item.status == "ok" for item in items):
             return []
-        return _distinct(f"{item.status}: {item.reason or 'no reason given'}" for item in items)
+        return _distinct(f"{item.status}: {item.reason or 'no reason given'}" for item in items if item is not None)
 
     def checks(self, case: str) -> list[Check]:
         return [check for record in self.records for check in record.checks if check.case == case]

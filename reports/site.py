@@ -101,20 +101,21 @@ def _write_data(history: History, view: ModelView, out: Path) -> None:
     folder = out / "data" / view.slug
     folder.mkdir(parents=True)
     names = [row.name for row in view.rows]
-    _write_script(folder / "night.js", f"{view.slug}/night", _night_data(names, past[-1].processes))
+    _write_script(folder / "night.js", f"{view.slug}/night", _night_data(names, view.prefix, past[-1].processes))
     for name in names:
         key = f"{view.slug}/case-{text.file_slug(name)}"
         _write_script(out / "data" / f"{key}.js", key, case_data(name, nights[-1], nights, past))
 
 
-def _night_data(names: Sequence[str], processes: Processes) -> dict[str, Any]:
+def _night_data(names: Sequence[str], prefix: str, processes: Processes) -> dict[str, Any]:
     """Device times of all cases, for the figure that compares them."""
     pairs = {
         "verify": (derive.VERIFY, derive.FULL_VERIFY),
         "commit": (derive.COMMIT, None),
         "step": (derive.STEP, derive.FULL_STEP),
     }
-    data: dict[str, Any] = {"cases": list(names), "files": {name: f"case-{text.file_slug(name)}" for name in names}}
+    files = {name: f"case-{text.file_slug(name)}" for name in names}
+    data: dict[str, Any] = {"cases": list(names), "prefix": prefix, "files": files}
     for op, (ours, full) in pairs.items():
         data[op] = {"RecoverSSM": [_bar(processes, ours, name) for name in names]}
         if full is not None:

@@ -7,9 +7,8 @@ from datetime import UTC, datetime
 from reports.derive import Figure
 
 MISSING = "–"
+NBSP = "\N{NO-BREAK SPACE}"  # keeps a number and its unit on one line
 MINUS = "\N{MINUS SIGN}"
-RANGE = "\N{EN DASH}"
-UNIT_TEXT = {"us": "µs", "bytes": "B", "pct": "%", "percent": "%", "ratio": "", "count": "", "1": ""}
 
 
 def number(value: float | None, digits: int = 1) -> str:
@@ -36,8 +35,8 @@ def percent(value: float | None, *, signed: bool = False, digits: int = 1) -> st
         return MISSING
     text = number(value, digits)
     if float(f"{value:.{digits}f}") == 0:
-        return f"{number(0.0, digits)} %"
-    return f"+{text} %" if signed and value > 0 else f"{text} %"
+        return f"{number(0.0, digits)}{NBSP}%"
+    return f"{'+' if signed and value > 0 else ''}{text}{NBSP}%"
 
 
 def size(value: float | None) -> str:
@@ -49,7 +48,7 @@ def size(value: float | None) -> str:
         if abs(scaled) < 1024 or unit == "GiB":
             break
         scaled /= 1024
-    return f"{number(scaled, 0 if unit == 'B' else 2)} {unit}"
+    return f"{number(scaled, 0 if unit == 'B' else 2)}{NBSP}{unit}"
 
 
 def value_with_unit(value: float | None, unit: str) -> str:
@@ -57,12 +56,12 @@ def value_with_unit(value: float | None, unit: str) -> str:
     if value is None:
         return MISSING
     if unit in ("us", "µs"):
-        return f"{micros(value)} µs"
+        return f"{micros(value)}{NBSP}µs"
     if unit in ("bytes", "B"):
         return size(value)
     if unit in ("pct", "%", "percent"):
         return percent(value, digits=2)
-    return f"{value:.4g} {UNIT_TEXT.get(unit, unit)}".rstrip().replace("-", MINUS)
+    return f"{value:.4g} {unit}".rstrip().replace("-", MINUS)
 
 
 def span(figure: Figure, unit: str) -> str:

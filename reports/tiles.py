@@ -16,6 +16,7 @@ class Spark:
     path: str
     x: float
     y: float
+    nights: int  # with a value
     caption: str
 
 
@@ -49,7 +50,7 @@ def tiles_of(case: str, past: Sequence[Past]) -> list[Tile]:
             "verify_overhead",
             "Verify overhead",
             now.verify_overhead_pct,
-            _pair(processes, case, derive.VERIFY, derive.FULL_VERIFY, "per layer"),
+            _pair(processes, case, derive.VERIFY, derive.FULL_VERIFY, "one layer"),
             _history([head.verify_overhead_pct for head in heads], past, "pct"),
         ),
         _commit(processes, case, now.commit_us, _history([head.commit_us for head in heads], past, "us")),
@@ -78,10 +79,10 @@ def _overhead(key: str, label: str, figure: Figure, note: str, spark: Spark | No
 def _commit(processes: Processes, case: str, figure: Figure, spark: Spark | None) -> Tile:
     parts = [("plan", derive.COMMIT_PLAN), ("state", derive.COMMIT_STATE), ("conv", derive.CONV)]
     named = [f"{name} {text.micros(processes.figure(series, case).median)}" for name, series in parts]
-    note = "alone: " + ", ".join(named) + " µs"
+    note = f"measured alone: {', '.join(named)} µs"
     if figure.median is None:
         return Tile("commit", "Commit latency", text.MISSING, "no figure", "", figure.reason, note, spark)
-    value = f"{text.micros(figure.median)} µs"
+    value = text.value_with_unit(figure.median, "us")
     return Tile("commit", "Commit latency", value, "per step, all layers", "", _range(figure, "us"), note, spark)
 
 
@@ -94,14 +95,14 @@ def _memory(processes: Processes, case: str, now: derive.Headline, spark: Spark 
         note += f"; cache capacity {text.percent(gain, signed=True, digits=2)}"
     if saved.median is None or share.median is None:
         return Tile("memory", "Memory saved", text.MISSING, "no figure", "", saved.reason or share.reason, note, spark)
-    word = f"{text.size(saved.median)} of the cache"
+    word = f"{text.size(abs(saved.median))} {'less' if saved.median > 0 else 'more'} than full state"
     tone = "good" if saved.median > 0 else "bad"
-    return Tile("memory", "Memory saved", text.percent(share.median), word, tone, "exact, computed", note, spark)
+    return Tile("memory", "Memory saved", text.percent(share.median), word, tone, "exact, not measured", note, spark)
 
 
 def _pair(processes: Processes, case: str, ours: derive.Series, full: derive.Series, scope: str) -> str:
-    left, right = processes.figure(ours, case).median, processes.figure(full, case).median
-    return f"{text.micros(left)} µs, full state {text.micros(right)} µs; {scope}"
+    left, right = (text.value_with_unit(processes.figure(series, case).median, "us") for series in (ours, full))
+    return f"{left}, full state {right}, {scope}"
 
 
 def _range(figure: Figure, unit: str) -> str:
@@ -117,9 +118,14 @@ def _history(figures: Sequence[Figure], past: Sequence[Past], unit: str) -> Spar
         return None
     path, x, y = sparkline(medians, breaks={index for index, entry in enumerate(past) if entry.cut})
     if len(known) == 1:
-        return Spark(path, x, y, "first night")
-    low, high = (text.value_with_unit(value, unit) for value in (min(known), max(known)))
-    return Spark(path, x, y, f"{len(known)} nights, {low} to {high}")
+        return Spark(path, x, y, 1, "first night, no history yet")
+    low, high = (_short(value, unit) for value in (min(known), max(known)))
+    reach = f"all {low}" if low == high else f"{low} to {high}"
+    return Spark(path, x, y, len(known), f"{len(known)} nights, {reach}")
+
+
+def _short(value: float, unit: str) -> str:
+    return text.percent(value, signed=True) if unit == "pct" else text.value_with_unit(value, unit)
 
 
 def sparkline(values: Sequence[float | None], breaks: set[int] | None = None) -> tuple[str, float, float]:

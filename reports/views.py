@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 from benchmarks.harness.records import Environment, Night
 from reports import derive, details, text
-from reports.cases import CPU_COLUMNS, GPU_COLUMNS, VERDICT_MARKS, Column, Row, rows_of
+from reports.cases import CPU_COLUMNS, GPU_COLUMNS, REFERENCE_COLUMNS, VERDICT_MARKS, Column, Row, rows_of
 from reports.derive import Processes
 from reports.details import Link, ProcessRow
 from reports.sources import CPU, History
@@ -60,7 +60,11 @@ class ModelView:
     tiles: tuple[Tile, ...]
     columns: tuple[Column, ...]
     groups: tuple[tuple[str, int], ...]  # neighbouring columns of one group: name and how many
+    group_starts: frozenset[int]  # columns that begin a group
     rows: tuple[Row, ...]
+    reference_columns: tuple[Column, ...]
+    reference_rows: tuple[Row, ...]  # tiny cases of the torch reference, on a CPU night
+    prefix: str  # that all case names share, up to an underscore; narrow windows leave it out
     verdict_names: tuple[str, ...]  # that occur in rows, worst first
     environment: tuple[tuple[str, str], ...]
     environment_notes: tuple[str, ...]  # where processes of the night differ in it
@@ -80,6 +84,10 @@ def model_view(history: History, model: str, *, raw: bool) -> ModelView:
     is_cpu = model == CPU
     columns = CPU_COLUMNS if is_cpu else GPU_COLUMNS
     rows = rows_of(night, processes, columns)
+    reference = [
+        row for row in rows_of(night, processes, REFERENCE_COLUMNS) if is_cpu and row.cells[0].sort is not None
+    ]
+    rows = [row for row in rows if row.name not in {item.name for item in reference}]
     selected = _selected([row.name for row in rows if not row.skipped] or [row.name for row in rows])
     lines = {item.id: _night_line(history, item, raw=raw) for item in history.of(model)}
     records = processes.records
@@ -95,7 +103,11 @@ def model_view(history: History, model: str, *, raw: bool) -> ModelView:
         tiles=tuple(tiles_of(selected, past)) if selected and not is_cpu else (),
         columns=columns,
         groups=_groups(columns),
+        group_starts=frozenset(i for i, column in enumerate(columns) if i == 0 or columns[i - 1].group != column.group),
         rows=tuple(rows),
+        reference_columns=REFERENCE_COLUMNS,
+        reference_rows=tuple(reference),
+        prefix=common_prefix([row.name for row in rows]),
         verdict_names=tuple(name for name in derive.VERDICT_ORDER if any(row.verdict == name for row in rows)),
         environment=tuple(details.environment_items(records[0].environment)) if records else (),
         environment_notes=tuple(_differences(processes)),
@@ -128,6 +140,15 @@ def shown_past(history: History, model: str) -> tuple[list[Night], list[Past]]:
 
 def _selected(names: Sequence[str]) -> str:
     return HEADLINE_CASE if HEADLINE_CASE in names else next(iter(names), "")
+
+
+def common_prefix(names: Sequence[str]) -> str:
+    """What all names begin with, up to and including an underscore; empty for a single name."""
+    if len(names) < 2:
+        return ""
+    first, last = min(names), max(names)  # all others lie between these in order, so share what these share
+    length = next((i for i, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), len(first))
+    return first[: first.rfind("_", 0, length) + 1]
 
 
 def _commit(processes: Processes) -> str:

@@ -76,19 +76,13 @@ function drawHistory(element, data, key) {
 
 // ---- all cases of one night
 
-function commonPrefix(names) {
-  let prefix = names[0] ?? "";
-  for (const name of names) while (!name.startsWith(prefix)) prefix = prefix.slice(0, -1);
-  return names.length > 1 ? prefix.slice(0, prefix.lastIndexOf("_") + 1) : "";
-}
-
 function drawCases(element, night, op) {
   const indices = night.cases.map((_, index) => index).filter((index) => Object.values(night[op]).some((bars) => bars[index]));
   if (!indices.length) return say(element, `No device time of ${op} is recorded in this night.`);
-  const prefix = commonPrefix(indices.map((index) => night.cases[index]));
-  const labels = indices.map((index) => night.cases[index].slice(prefix.length));
+  const labels = indices.map((index) => night.cases[index].slice(night.prefix.length));
   element.style.height = `${Math.max(220, 110 + 19 * indices.length)}px`;
   return plot(element, (c) => {
+    const narrow = element.clientWidth < NARROW_PX;
     const traces = Object.entries(night[op]).map(([name, bars]) => {
       const { colour, symbol } = look(c, name);
       const rows = indices.map((index) => bars[index]);
@@ -96,12 +90,12 @@ function drawCases(element, night, op) {
         name, y: labels, x: rows.map((row) => row && row.median), text: rows.map((row) => (row ? row.text : "")),
         error_x: { type: "data", symmetric: false, array: rows.map((row) => (row ? row.high - row.median : 0)), arrayminus: rows.map((row) => (row ? row.median - row.low : 0)), color: colour, thickness: 1.5, width: 3 },
         mode: "markers", marker: { color: colour, size: 8, symbol, line: { color: colour, width: 1.5 } },
-        hovertemplate: `${name}: %{text}<br>${prefix}%{y}<extra></extra>`,
+        hovertemplate: `${name}: %{text}<br>${night.prefix}%{y}<extra></extra>`,
       };
     });
     const layout = baseLayout(c);
-    layout.xaxis = { ...layout.xaxis, type: "log", title: { text: `${op}, device time in µs, log scale (lower is better)` }, dtick: element.clientWidth < NARROW_PX ? 1 : "D2", tickformat: ",~g" };
-    layout.yaxis = { ...layout.yaxis, autorange: "reversed", tickfont: { family: "ui-monospace, monospace", size: 11 }, title: prefix ? { text: `${prefix}…`, font: { size: 11, color: c.quiet } } : undefined };
+    layout.xaxis = { ...layout.xaxis, type: "log", title: { text: narrow ? `${op}, µs, log scale` : `${op}, device time in µs, log scale (lower is better)` }, dtick: narrow ? 1 : "D2", tickformat: ",~g" };
+    layout.yaxis = { ...layout.yaxis, range: [indices.length - 0.4, -0.6], tickfont: { family: "ui-monospace, monospace", size: 11 } };
     return [traces, layout];
   });
 }

@@ -46,11 +46,19 @@ function setUpTheme() {
 // ---- table of cases
 
 function sortValue(row, column) {
-  const isSkipped = row.querySelector(".skipped") !== null; // one wide cell, so its columns do not line up
-  if (isSkipped && column > 1) return NaN;
-  const cell = row.cells[column];
+  // A skipped case has one wide cell, so columns are counted by width; what lies inside the wide one has no value.
+  const cell = cellAt(row, column);
   if (!cell || cell.dataset.sort === undefined || cell.dataset.sort === "") return NaN;
   return Number(cell.dataset.sort);
+}
+
+function cellAt(row, column) {
+  let left = column;
+  for (const cell of row.cells) {
+    if (left < cell.colSpan) return cell;
+    left -= cell.colSpan;
+  }
+  return null;
 }
 
 function compareRows(column, direction) {
@@ -103,14 +111,15 @@ function matchesWord(text, word) {
 
 // ---- the selected case
 
-function fillTable(table, { headings, rows }) {
+function fillTable(table, { headings, numbers, rows }) {
   const line = (tag, texts) => {
     const row = document.createElement("tr");
-    for (const text of texts) {
+    texts.forEach((text, column) => {
       const cell = document.createElement(tag);
       cell.textContent = text;
+      cell.classList.toggle("number", numbers.includes(column));
       row.append(cell);
-    }
+    });
     return row;
   };
   const [head, body] = [document.createElement("thead"), document.createElement("tbody")];
@@ -123,9 +132,12 @@ function fillTile(element, tile) {
   for (const name of ["value", "word", "detail", "note"]) element.querySelector(`[data-field=${name}]`).textContent = tile[name];
   element.querySelector("[data-field=word]").className = `word ${tile.tone}`;
   element.querySelector("[data-field=caption]").textContent = tile.spark ? tile.spark.caption : "no history";
-  element.querySelector("path").setAttribute("d", tile.spark ? tile.spark.path : "");
-  element.querySelector("circle").setAttribute("cx", tile.spark ? tile.spark.x : -9);
-  element.querySelector("circle").setAttribute("cy", tile.spark ? tile.spark.y : -9);
+  const drawing = element.querySelector("svg");
+  drawing.toggleAttribute("hidden", !tile.spark || tile.spark.nights < 2); // one night is no line
+  if (!tile.spark) return;
+  drawing.querySelector("path").setAttribute("d", tile.spark.path);
+  drawing.querySelector("circle").setAttribute("cx", tile.spark.x);
+  drawing.querySelector("circle").setAttribute("cy", tile.spark.y);
 }
 
 async function selectCase(section, name) {

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from benchmarks.harness.records import (
     Case,
     Check,
@@ -26,6 +28,8 @@ from benchmarks.harness.store import Store
 
 HEADLINE = "kimi_k3_tp8_b32_t8_a3.84_fp32"
 SKIPPED = "kimi_k3_tp1_b16_t8_a3.84_fp32"
+TWIN = "twin_h2_v32_l2_b2_t8_a3.84_fp32"
+SKIP_REASON = "needs 153.2 GiB of device memory, 139.7 GiB are free"
 HOST, UUID = "golden-host.invalid", "GPU-00000000-synthetic"
 PROCESSES = 5
 LAYERS = 69
@@ -112,10 +116,11 @@ def golden_record(plan: NightPlan, index: int, cases: list[Case]) -> Record:
         silicon=Silicon(host=HOST, gpu_uuid=None if is_cpu else UUID, missing={"gpu_uuid": "no GPU"} if is_cpu else {}),
         subject=Subject(commit=f"{plan.day:02d}" * 20, dirty=False, source_hash="f" * 64, version="0.1.0"),
         monitor=_monitor(is_cpu),
-        cases=cases,
+        cases=[*cases, *([_twin()] if is_cpu else [])],
         controls=[] if is_cpu else _controls(),
         checks=[check for case in cases for check in _checks(case)],
-        measurements=[item for case in cases for item in measure(plan, index, case)],
+        measurements=[item for case in cases for item in measure(plan, index, case)]
+        + (_twin_times() if is_cpu else []),
     )
 
 
@@ -173,8 +178,11 @@ def _checks(case: Case) -> list[Check]:
 
 def _gpu_measurements(plan: NightPlan, index: int, case: Case) -> list[Measurement]:
     if case.name == SKIPPED:
-        reason = "needs 153.2 GiB, the card has 139.7 GiB"
-        return [_measurement(case, "device_us", "verify", "recoverssm", "graph-cold", "us", None, "skipped", reason)]
+        skipped = [
+            _measurement(case, "device_us", op, provider, "graph-cold", "us", None, "skipped", SKIP_REASON)
+            for op, provider in US_AT_B32
+        ]
+        return [*skipped, *_memory(case)]
     scale = (case.num_requests * case.num_heads / (32 * 12)) ** 0.9 * (0.7 if case.state_dtype == "bf16" else 1.0)
     scale *= (case.spec_query_len / 8) ** 0.5
     times = [
@@ -196,8 +204,16 @@ def _gpu_measurements(plan: NightPlan, index: int, case: Case) -> list[Measureme
 
 
 def _cpu_measurements(plan: NightPlan, index: int, case: Case) -> list[Measurement]:
-    times = [_measurement(case, "host_us", op, "torch", "cpu-reference", "us", 1e5) for op in ("verify", "commit")]
-    return [*times, *_memory(case)]
+    return _memory(case)
+
+
+def _twin() -> Case:
+    return msgspec.structs.replace(_case(8, 2, 8, 3.84, "fp32"), name=TWIN, num_heads=2, num_layers=2)
+
+
+def _twin_times() -> list[Measurement]:
+    times = {"verify": 1600.0, "commit": 680.0}
+    return [_measurement(_twin(), "host_us", op, "torch", "cpu-reference", "us", value) for op, value in times.items()]
 
 
 def _memory(case: Case) -> list[Measurement]:
@@ -207,8 +223,8 @@ def _memory(case: Case) -> list[Measurement]:
         ("cache_bytes", "state", "full_state", "bytes", float(full)),
         ("cache_bytes", "state", "recoverssm", "bytes", float(ours)),
         ("memory_saved_bytes", "state", "recoverssm", "bytes", float(full - ours)),
-        ("memory_saved_pct", "state", "recoverssm", "pct", 100 * (full - ours) / full),
-        ("capacity_gain_pct", "capacity", "recoverssm", "pct", 10.973),
+        ("memory_saved_pct", "state", "recoverssm", "%", 100 * (full - ours) / full),
+        ("capacity_gain_pct", "capacity", "recoverssm", "%", 10.973),
     ]
     return [_measurement(case, m, op, provider, "exact", unit, value) for m, op, provider, unit, value in values]
 
@@ -264,10 +280,10 @@ def golden_verdicts(plan: NightPlan, records: list[Record]) -> list[Verdict]:
                 gated=item.metric != "host_us",
                 value=item.value,
                 n_processes=len(records),
-                change_pct=6.0 if red else 0.1,
-                change_low_pct=5.1 if red else -0.4,
-                change_high_pct=6.9 if red else 0.5,
-                limit_pct=2.0,
+                change_pct=6.0 if red else 0.0 if item.contract == "exact" else 0.1,
+                change_low_pct=5.1 if red else None if item.contract == "exact" else -0.4,
+                change_high_pct=6.9 if red else None if item.contract == "exact" else 0.5,
+                limit_pct=0.0 if item.contract == "exact" else 2.0,
             )
         )
     return verdicts
