@@ -1,7 +1,7 @@
 """Stands in for ``benchmarks.run``: hands out prepared records, one per process, and does what the script says.
 
 Usage: fake_run.py FOLDER --set S --out FILE --seed N. FOLDER holds ``N.json`` with ``N.parquet`` for the Nth process
-started, and may hold ``N.do``: an exit code, or ``interrupt`` (signals the parent and never ends by itself) or ``hang``.
+started, and may hold ``N.do``: an exit code, ``interrupt`` (signals the parent, then hangs) or ``hang``.
 """
 
 import argparse
@@ -24,7 +24,8 @@ def main() -> None:
     index = len(started.read_text().splitlines()) if started.exists() else 0
     with started.open("a") as file:
         file.write(f"{os.getpid()} {args.seed} {args.set} {args.case} {args.commit}\n")
-    print(f"case 1 of 1, seed {args.seed}", flush=True)
+    sys.stdout.write(f"case 1 of 1, seed {args.seed}\n")
+    sys.stdout.flush()
     script = args.folder / f"{index}.do"
     do = script.read_text().strip() if script.exists() else "0"
     if do == "interrupt":
