@@ -109,6 +109,15 @@ def test_the_library_needs_torch_and_triton_alone():
     assert [re.split("[<>=]", item)[0] for item in project["dependencies"]] == ["torch", "triton"]
 
 
+@pytest.mark.parametrize("module", ["reports.cli", "benchmarks.harness.records", "benchmarks.harness.stats.verdict"])
+def test_pages_and_statistics_load_neither_torch_nor_triton(module):
+    code = f"import sys, {module}; print(*(name for name in ('torch', 'triton') if name in sys.modules))"
+
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+
+    assert done.stdout == "\n"
+
+
 def test_ci_calls_make_test_and_nothing_else():
     lines = (ROOT / ".ci/run").read_text().splitlines()
 
