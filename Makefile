@@ -8,7 +8,14 @@ STORE ?= out/store
 SITE ?= out/site
 
 PY := .venv/bin/python
-BUILD_PAGE = $(PY) -m reports build --store $(STORE) --store reports/history --out $(SITE)
+STORES = --store $(STORE) $(if $(wildcard reports/history),--store reports/history)
+# An empty store gives a page that says so; a GPU host without plotly leaves the page to another machine.
+define BUILD_PAGE
+case '$(STORE)' in branch:*) ;; *) mkdir -p '$(STORE)' ;; esac; \
+  if $(PY) -c 'import jinja2, plotly' 2>/dev/null; then \
+    $(PY) -m reports build $(STORES) --out $(SITE) >/dev/null && echo 'page: $(abspath $(SITE))/index.html'; \
+  else echo 'no plotly here: where it is, run python -m reports build $(STORES) --out $(SITE)'; fi
+endef
 
 .DEFAULT_GOAL := help
 .PHONY: help setup check test test-long test-gpu nightly site clean
@@ -41,12 +48,11 @@ test-gpu: setup ## the gpu tests, on a GPU host; writes reports/evidence/gpu-tes
 	  $(PY) -m ci.evidence write --junit out/gpu-tests.xml && exit $$status
 
 nightly: setup ## check, measure, judge, store and show what this machine can; prints the path of the page
-	status=0; $(PY) -m ci nightly --set nightly --store $(STORE) || status=$$?; $(BUILD_PAGE) || exit $$?; \
-	  echo "page: $(abspath $(SITE))/index.html"; exit $$status
+	@status=0; $(PY) -m ci nightly --set nightly --store $(STORE) --no-page || status=$$?; \
+	  { $(BUILD_PAGE); } && exit $$status
 
 site: setup ## the page alone, from $(STORE) and the recorded nights
-	$(BUILD_PAGE)
-	@echo "page: $(abspath $(SITE))/index.html"
+	@$(BUILD_PAGE)
 
 clean: ## remove what was built and measured here (out/) and caches; .venv stays
 	rm -rf out build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
