@@ -71,17 +71,19 @@ class CudaEventTimer:
                 launch()
             torch.cuda.synchronize()
             graph = torch.cuda.CUDAGraph()
-            with warnings.catch_warnings():
-                warnings.filterwarnings("error", message=".*CUDA Graph is empty.*")
-                try:
-                    with torch.cuda.graph(graph):
-                        for _ in range(rounds):
-                            for launch in launches:
-                                launch()
-                except UserWarning as warning:
-                    raise MeasurementError(
-                        "the captured CUDA graph is empty: the launches went to another stream or device"
-                    ) from warning
+            # Recorded, not raised: an exception inside would leave the capturing stream current.
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                with torch.cuda.graph(graph):
+                    for _ in range(rounds):
+                        for launch in launches:
+                            launch()
+        for warning in caught:
+            if "CUDA Graph is empty" in str(warning.message):
+                raise MeasurementError(
+                    "the captured CUDA graph is empty: the launches went to another stream or device, or launch nothing"
+                )
+            warnings.warn(warning.message, stacklevel=2)
         return graph.replay
 
     def elapsed_us(self, n: int, run: Launch) -> list[Timing]:

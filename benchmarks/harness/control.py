@@ -75,7 +75,7 @@ def matched_stream(
     """Median us of one op call's worth of pure streaming: same bytes, same mix, same grid, same graph-cold contract.
 
     None when so few bytes move that a cold rotation would need more than ``MAX_ROTATIONS`` launches.
-    Sizes are rounded to better than 0.4 %, and each is measured once per process.
+    Sizes are rounded up by less than 0.8 %, and each is measured once per process.
 
     Args:
         read_bytes, write_bytes: of one launch.

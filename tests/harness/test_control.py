@@ -1,0 +1,135 @@
+from collections.abc import Sequence
+
+import pytest
+import torch
+
+from benchmarks.harness.clock import Launch, Timing
+from benchmarks.harness.control import BLOCK, _mix, _rounded, matched_stream, measure_controls, stream
+from benchmarks.harness.stopping import Sampling
+
+FEW = Sampling(min_samples=6, max_samples=6, warmup_s=0.0, max_s=60.0)
+CONTROL_BLOCKS = 8
+
+
+class CountingTimer:
+    """A device on which each op call takes 100 us; keeps how many launches a round has."""
+
+    resolution_us = 0.5
+
+    def __init__(self) -> None:
+        self.rounds: list[tuple[int, int]] = []
+        self.now_s = 0.0
+
+    def capture(self, launches: Sequence[Launch], rounds: int) -> Launch:
+        for launch in launches:
+            launch()
+        self.rounds.append((len(launches), rounds))
+        return lambda: None
+
+    def elapsed_us(self, n: int, run: Launch) -> list[Timing]:
+        elapsed_us = 100.0 * self.rounds[-1][0] * self.rounds[-1][1]
+        self.now_s += n * elapsed_us / 1e6
+        return [Timing(elapsed_us, self.now_s)] * n
+
+
+def test_copy_copies(device: str):
+    src = torch.arange(3 * BLOCK, dtype=torch.float32, device=device)
+    dst = torch.full_like(src, torch.nan)
+    _mix(src, dst, reads=1, writes=1)
+
+    assert torch.equal(dst, src)
+
+
+def test_four_to_one_writes_sums_of_four_blocks(device: str):
+    src = torch.arange(8 * BLOCK, dtype=torch.float32, device=device)
+    dst = torch.full((2 * BLOCK,), torch.nan, device=device)
+    _mix(src, dst, reads=4, writes=1)
+
+    assert torch.equal(dst, src.view(2, 4, BLOCK).sum(dim=1).flatten())
+
+
+def test_reading_alone_writes_nothing(device: str):
+    dst = torch.full((BLOCK,), torch.nan, device=device)
+    _mix(torch.zeros(4 * BLOCK, device=device), dst, reads=4, writes=0)
+
+    assert dst.isnan().all()
+
+
+@pytest.mark.parametrize(
+    ("num_read", "num_write", "num_programs"),
+    [(16, 16, 1), (3 * BLOCK + 48, 16, 1), (9 * BLOCK, 5 * BLOCK + 16, 3), (160, 4 * BLOCK, 7), (16, 16, 5)],
+)
+def test_stream_writes_every_element_once_and_not_one_more(
+    device: str, num_read: int, num_write: int, num_programs: int
+):
+    dst = torch.full((num_write + BLOCK,), torch.nan, device=device)
+    stream(torch.zeros(num_read, device=device), dst, num_read, num_write, num_programs)
+
+    assert torch.equal(dst[:num_write], torch.zeros(num_write, device=device))
+    assert dst[num_write:].isnan().all()
+
+
+def test_stream_reads_every_element_it_was_asked_to(device: str):
+    num_read = 5 * BLOCK + 16
+    src = torch.full((num_read + BLOCK,), torch.nan, device=device)
+    src[:num_read] = 0.5
+    dst = torch.full((BLOCK,), torch.nan, device=device)
+    stream(src, dst, num_read, BLOCK, 1)
+
+    assert dst.sum().item() == num_read * 0.5
+
+
+def test_stream_that_only_reads_writes_nothing(device: str):
+    dst = torch.full((BLOCK,), torch.nan, device=device)
+    stream(torch.zeros(4 * BLOCK, device=device), dst, 4 * BLOCK, 0, 2)
+
+    assert dst.isnan().all()
+
+
+def test_controls_say_bytes_and_rate(device: str):
+    num_bytes = 4 * BLOCK * CONTROL_BLOCKS
+    controls = measure_controls(torch.device(device), num_bytes=num_bytes, sampling=FEW, timer=CountingTimer())
+
+    assert [(control.name, control.read_bytes, control.write_bytes) for control in controls] == [
+        ("copy", num_bytes, num_bytes),
+        ("read", num_bytes, 0),
+        ("read4_write1", num_bytes, num_bytes // 4),
+    ]
+    assert [control.median_us for control in controls] == [100.0] * 3
+    assert controls[0].bytes_per_s == pytest.approx(2 * num_bytes / 100e-6)
+
+
+def test_matched_stream_rotates_over_twice_the_l2(device: str):
+    timer = CountingTimer()
+    median_us = matched_stream(
+        48 * 1024, 16 * 1024, device=torch.device(device), l2_bytes=256 * 1024, sampling=FEW, timer=timer
+    )
+
+    assert median_us == 100.0
+    assert timer.rounds[0][0] == 8  # of 64 KiB each: 512 KiB
+
+
+def test_matched_stream_of_several_kernels_rotates_whole_op_calls(device: str):
+    timer = CountingTimer()
+    matched_stream(48 * 1024, 16 * 1024, 3, device=torch.device(device), l2_bytes=256 * 1024, sampling=FEW, timer=timer)
+
+    assert timer.rounds[0][0] == 3  # op calls of 3 launches: 9 sets, the least multiple of 3 above 8
+
+
+def test_stream_too_small_to_be_cold_is_none_and_not_warm():
+    assert matched_stream(1024, 0, device=torch.device("cpu"), l2_bytes=60 * 2**20, timer=CountingTimer()) is None
+
+
+@pytest.mark.parametrize("wrong", [(0, 0, 1), (-4, 8, 1), (64, 64, 0)])
+def test_stream_of_nothing_is_refused(wrong: tuple[int, int, int]):
+    with pytest.raises(ValueError, match="expected bytes to move"):
+        matched_stream(*wrong, device=torch.device("cpu"), l2_bytes=1, timer=CountingTimer())
+
+
+@pytest.mark.parametrize("num_bytes", [0, 1, 64, 65, 4095, 10**6 + 1, 123_456_789])
+def test_rounding_adds_less_than_a_percent(num_bytes: int):
+    rounded = _rounded(num_bytes)
+
+    assert rounded % 64 == 0
+    assert rounded >= num_bytes
+    assert rounded - num_bytes < max(64, 0.008 * num_bytes)
