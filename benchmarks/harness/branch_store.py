@@ -28,7 +28,8 @@ def open_branch_store(branch: str, *, writable: bool = True, workspace: Path | N
             _git(top, "branch", "--no-track", branch, start)
         _git(top, "worktree", "prune")
         _git(top, "worktree", "add", str(folder), branch)
-    _commit_leftovers(folder)
+    if writable:
+        _commit_leftovers(folder)
     if on_remote:
         _rebase(folder, f"{remote}/{branch}")
     return BranchStore(folder, branch=branch, remote=remote, writable=writable)
