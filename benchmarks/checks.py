@@ -1,7 +1,7 @@
 """Comparisons with the float64 reference, and bit for bit with memory that an op must leave alone."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -16,8 +16,8 @@ class Limits:
     """Largest relative Frobenius errors that pass, against float64.
 
     Attributes:
-        fp32: corrections and states kept in fp32. A plain fp32 recurrence over 16 tokens comes to 1e-7 to 2e-7 on states
-            of unit variance; single-pass tf32 or bf16 operands cost at least 1e-5. The limit lies between.
+        fp32: corrections and states kept in fp32. A plain fp32 recurrence over 16 tokens comes to 1e-7 to 2e-7 on
+            states of unit variance; single-pass tf32 or bf16 operands cost at least 1e-5. The limit lies between.
         bf16_state, out: values rounded to bf16 once, when they are stored. Rounding to nearest moves an element by at
             most 2^-9 = 1.95e-3 of itself, 1.7e-3 over all; Triton's interpreter truncates, by at most 2^-8 = 3.9e-3.
     """
@@ -33,6 +33,9 @@ class Limits:
 
 COMPILED = Limits(fp32=1e-6, bf16_state=2e-3, out=3e-3)
 INTERPRETED = Limits(fp32=1e-6, bf16_state=4e-3, out=4e-3)
+
+RAISED = "raised"
+"""Metric of a check that ended in an exception."""
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -62,59 +65,78 @@ def num_non_finite(tensors: Iterable[Tensor]) -> int:
 
 
 class Checklist:
-    """Collects the checks of one provider on one case; ``detail`` ends the detail of each."""
+    """The checks of one provider on one case: per op and metric the worst of all comparisons.
+
+    Args:
+        detail: ends the detail of each check.
+    """
 
     def __init__(self, case: str, provider: str, limits: Limits, detail: str = "") -> None:
         self.limits = limits
         self._case = case
         self._provider = provider
         self._detail = detail
-        self.checks: list[Check] = []
+        self._found: dict[tuple[str, str], list[Check]] = {}
 
-    def error(self, op: str, metric: str, actual: Tensor, expected: Tensor, limit: float, detail: str = "") -> None:
+    @property
+    def checks(self) -> list[Check]:
+        """One check per op and metric; its detail says where the worst was, and of how many comparisons."""
+        return [self._worst(found) for found in self._found.values()]
+
+    def error(self, op: str, metric: str, actual: Tensor, expected: Tensor, limit: float, where: str) -> None:
         """Demand a relative Frobenius error of at most ``limit``."""
-        self._add(op, metric, relative_error(actual, expected), limit, detail)
+        self._add(op, metric, relative_error(actual, expected), limit, where)
 
-    def equal(self, op: str, metric: str, actual: Tensor, expected: Tensor, detail: str = "") -> None:
+    def equal(self, op: str, metric: str, actual: Tensor, expected: Tensor, where: str) -> None:
         """Demand equal bits."""
-        self.count(op, metric, num_differing(actual, expected), detail)
+        self.count(op, metric, num_differing(actual, expected), where)
 
-    def count(self, op: str, metric: str, value: int, detail: str = "") -> None:
+    def count(self, op: str, metric: str, value: int, where: str) -> None:
         """Demand that a count of wrong things is 0."""
-        self._add(op, metric, float(value), 0.0, detail)
+        self._add(op, metric, float(value), 0.0, where)
+
+    def raised(self, error: Exception) -> None:
+        """Record that preparing, running or checking an op ended in an exception."""
+        self._add("any", RAISED, None, 0.0, f"{type(error).__name__}: {first_line(error)}")
 
     def named(self, case: str) -> list[Check]:
         """The same checks under another case's name."""
         return [msgspec.structs.replace(check, case=case) for check in self.checks]
 
-    def raised(self, error: Exception) -> None:
-        """Record that preparing, running or checking an op ended in an exception."""
-        lines = str(error).splitlines() or [""]
-        self._add("any", "raised", None, 0.0, f"{type(error).__name__}: {lines[0][:300]}")
-
-    def _add(self, op: str, metric: str, value: float | None, limit: float, detail: str) -> None:
-        self.checks.append(
-            Check(
-                case=self._case,
-                op=op,
-                provider=self._provider,
-                metric=metric,
-                value=value,
-                limit=limit,
-                passed=value is not None and value <= limit,
-                detail="; ".join(part for part in (detail, self._detail) if part),
-            )
+    def _add(self, op: str, metric: str, value: float | None, limit: float, where: str) -> None:
+        check = Check(
+            case=self._case,
+            op=op,
+            provider=self._provider,
+            metric=metric,
+            value=value,
+            limit=limit,
+            passed=value is not None and value <= limit,
+            detail=where,
         )
+        self._found.setdefault((op, metric), []).append(check)
+
+    def _worst(self, found: Sequence[Check]) -> Check:
+        worst = max(found, key=lambda check: math.inf if check.value is None else check.value)
+        parts = [worst.detail, f"worst of {len(found)}" if len(found) > 1 else "", self._detail]
+        return msgspec.structs.replace(worst, detail="; ".join(part for part in parts if part))
 
 
 def failure_reason(checks: Iterable[Check]) -> str:
     """What the failed checks say, in one line; empty when all passed."""
-    failed = [check for check in checks if not check.passed]
-    parts = [
-        check.detail
-        if check.metric == "raised"
-        else f"{check.op} {check.metric} {'not finite' if check.value is None else f'{check.value:.3g} above {check.limit:g}'}"
-        for check in failed[:3]
-    ]
+    failed = [_failure(check) for check in checks if not check.passed]
     more = f" and {len(failed) - 3} more" if len(failed) > 3 else ""
-    return "; ".join(parts) + more
+    return "; ".join(failed[:3]) + more
+
+
+def _failure(check: Check) -> str:
+    if check.metric == RAISED:
+        return check.detail
+    value = "is not finite" if check.value is None else f"{check.value:.3g} is above {check.limit:g}"
+    return f"{check.op} {check.metric} {value}"
+
+
+def first_line(error: BaseException) -> str:
+    """The start of an error's message, short enough for a record."""
+    lines = str(error).splitlines()
+    return lines[0][:300] if lines else "no message"

@@ -1,4 +1,4 @@
-"""What a machine without a GPU can say: exact figures, kernels checked under Triton's interpreter, reference timings."""
+"""Without a GPU: exact figures, kernels checked under Triton's interpreter, and times of the reference."""
 
 import zlib
 from collections.abc import Sequence

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from .cases import BenchCase
-from .checks import COMPILED, Checklist, failure_reason
+from .checks import COMPILED, Checklist, failure_reason, first_line
 from .exact import add_exact_figures
 from .harness.control import matched_stream, measure_controls
 from .harness.errors import MeasurementError
@@ -129,8 +129,8 @@ class GpuProcess:
         if value_us < IMPOSSIBLE * roofline_us:
             facts["status"] = "invalid"
             facts["reason"] = (
-                f"impossible: {value_us:.2f} us for {cost.total_bytes} bytes, which take {roofline_us:.2f} us at the best "
-                "bandwidth of this process; the buffers were not cold, or the op left out work"
+                f"impossible: {value_us:.2f} us for {cost.total_bytes} bytes, which take {roofline_us:.2f} us at "
+                "the best bandwidth of this process; the buffers were not cold, or the op left out work"
             )
         elif (provider.name, series.op) in CONTROLLED:
             control_us = matched_stream(cost.read_bytes, cost.write_bytes, device=self._device, sampling=SAMPLING)
@@ -150,9 +150,3 @@ def available_bytes(device: torch.device) -> int:
     """Device memory that a case may take: what is free, and what torch's allocator holds without using it."""
     free, _ = torch.cuda.mem_get_info(device)
     return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device) - SPARE_BYTES
-
-
-def first_line(error: BaseException) -> str:
-    """The start of an error's message, short enough for a record."""
-    lines = str(error).splitlines()
-    return (lines[0] if lines else type(error).__name__)[:300]

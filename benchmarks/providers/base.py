@@ -15,7 +15,7 @@ from ..checks import Checklist
 from ..harness.cold_cache import num_rotations
 from ..harness.records import Contract
 
-Call = Callable[[], object]
+Call = Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ class FullStateProvider:
         num_pools = _num_pools(case, l2_bytes)
         pools = self._bytes(case, num_pools, num_unowned_slots=NUM_UNOWNED_SLOTS).total
         state_itemsize = inputs.STATE_DTYPES[case.state_dtype].itemsize
-        # The checks hold copies of one pool: two in its own dtype, one in float64 and float64 temporaries of a row each.
+        # The checks hold copies of one pool: two in its own dtype, one and its temporaries in float64.
         checks = pools // num_pools * (2 + 3 * 8 // state_itemsize)
         return pools + checks + activation_bytes(case)
 
@@ -88,9 +88,9 @@ class PreparedFullState:
         _, requested = requested_bytes(device, build)
         self._bytes_off = abs(requested - expected_bytes)
 
-    def _verify_into(self, pool: Tensor, layer: int, out: Tensor, query_start_loc: Tensor) -> Tensor:
+    def _verify_into(self, pool: Tensor, layer: int, out: Tensor, query_start_loc: Tensor) -> None:
         step = self._step
-        return recoverssm.full_state_verify(
+        recoverssm.full_state_verify(
             step.q,
             step.k,
             step.v,
@@ -125,9 +125,9 @@ class PreparedFullState:
             Series("verify", "host-dispatch", verifies, verify_cost),
         ]
 
-    def _verify_pool(self, pool: int) -> Tensor:
+    def _verify_pool(self, pool: int) -> None:
         layer = pool % self._case.num_layers
-        return self._verify_into(self._pools[pool], layer, self._out, self._step.query_start_loc)
+        self._verify_into(self._pools[pool], layer, self._out, self._step.query_start_loc)
 
     def check(self, checklist: Checklist) -> None:
         """First and last pool, and one window that is a token short."""
@@ -184,8 +184,12 @@ class PreparedFullState:
 
 
 def _num_pools(case: BenchCase, l2_bytes: int) -> int:
-    """Layers' pools to cycle over: a divisor or a multiple of the layers, so that step follows step in the cycle."""
-    state_bytes = layer_sizes(case).state_bytes * case.num_requests * case.shape.spec_query_len
-    needed, num_layers = rotations(state_bytes, l2_bytes), case.num_layers
+    """Layers' pools to cycle over: a divisor or a multiple of the layers, so that step follows step in the cycle.
+
+    At least as many bytes as RecoverSSM's checkpoints of all layers, so that address translation favours neither.
+    """
+    window, num_layers = case.shape.spec_query_len, case.num_layers
+    outrun_l2 = rotations(layer_sizes(case).state_bytes * case.num_requests * window, l2_bytes)
+    needed = max(outrun_l2, -(-num_layers // window))
     divisors = [count for count in range(1, num_layers + 1) if num_layers % count == 0]
     return next((count for count in divisors if count >= needed), -(-needed // num_layers) * num_layers)

@@ -28,7 +28,7 @@ from .base import (
 
 
 class RecoverSSMProvider:
-    """This library's kernels."""
+    """Verify and commit of this library."""
 
     name = "recoverssm"
     series_names: tuple[tuple[str, Contract], ...] = (
@@ -115,8 +115,8 @@ class PreparedRecoverSSM:
 
     # --- calls
 
-    def _verify(self, layer_set: LayerSet, layer: int) -> Tensor:
-        return self._verify_into(layer_set.checkpoint_states[layer], layer_set.records[layer], layer, self._out)
+    def _verify(self, layer_set: LayerSet, layer: int) -> None:
+        self._verify_into(layer_set.checkpoint_states[layer], layer_set.records[layer], layer, self._out)
 
     def _verify_into(
         self,
@@ -126,9 +126,9 @@ class PreparedRecoverSSM:
         out: Tensor,
         query_start_loc: Tensor | None = None,
         slots: Tensor | None = None,
-    ) -> Tensor:
+    ) -> None:
         step = self._step
-        return recoverssm.verify(
+        recoverssm.verify(
             step.q,
             step.k,
             step.v,
@@ -249,7 +249,7 @@ class PreparedRecoverSSM:
     def _expected_key_gate(self) -> Tensor:
         window = self._case.shape.spec_query_len
         key_gate = torch.cat((self._step.k, self._step.raw_gate), dim=-1)  # [M, H, 2K]
-        return key_gate.unflatten(0, (self._case.num_requests, window)).transpose(1, 2)
+        return key_gate.view(self._case.num_requests, window, *key_gate.shape[1:]).transpose(1, 2)
 
     def _check_ragged_verify(self, checklist: Checklist, layer: int) -> None:
         """The last window a token shorter, and the first row (if it is another) without a slot."""

@@ -1,0 +1,134 @@
+from dataclasses import replace
+
+import pytest
+import torch
+
+import recoverssm
+from benchmarks.cases import SETS
+from benchmarks.checks import INTERPRETED, Checklist
+from benchmarks.cpu_process import shrunken
+from benchmarks.inputs import NUM_UNOWNED_SLOTS
+from benchmarks.providers import PROVIDERS, base
+from benchmarks.providers.full_state import _num_pools
+from benchmarks.providers.recoverssm import _num_sets
+
+L2_BYTES = 60 * 2**20
+CPU = torch.device("cpu")
+RECOVERSSM, FULL_STATE = PROVIDERS
+
+
+def tiny(name, num_requests=1):
+    case = shrunken(next(case for case in SETS["nightly"] if case.name == name))
+    return replace(case, num_requests=num_requests, num_layers=1, shape=replace(case.shape, num_heads=1))
+
+
+@pytest.mark.parametrize("case", SETS["nightly"], ids=str)
+def test_rotated_memory_is_at_least_twice_the_l2(case):
+    sizes = base.layer_sizes(case)
+    num_sets, num_conv_sets = _num_sets(case, L2_BYTES)
+    rows = case.num_requests * case.num_layers
+
+    assert num_sets * rows * sizes.state_bytes >= 2 * L2_BYTES
+    assert num_conv_sets * rows * sizes.conv_history_bytes >= 2 * L2_BYTES
+    pool_bytes = case.num_requests * case.shape.spec_query_len * sizes.state_bytes
+    assert _num_pools(case, L2_BYTES) * pool_bytes >= 2 * L2_BYTES
+
+
+@pytest.mark.parametrize("case", SETS["nightly"], ids=str)
+def test_steps_of_full_state_follow_each_other_in_the_cycle_of_pools(case):
+    num_pools = _num_pools(case, L2_BYTES)
+
+    assert num_pools % case.num_layers == 0 or case.num_layers % num_pools == 0
+
+
+@pytest.mark.parametrize("case", SETS["nightly"], ids=str)
+def test_every_nightly_case_fits_a_card_of_80_gb(case):
+    for provider in PROVIDERS:
+        assert 0 < provider.needed_bytes(case, L2_BYTES) < 70e9
+
+
+def test_cache_bytes_are_those_of_the_published_example():
+    (case,) = (case for case in SETS["nightly"] if case.name == "kimi_k3_tp1_b4_t8_a3.84_fp32")
+    records = 4 * 69 * 96 * 8 * 1024
+    saved = FULL_STATE.cache_bytes(case) - RECOVERSSM.cache_bytes(case) + records
+
+    assert saved == 12_155_092_992  # 4 sequences, 7 drafts: "12 GB wasted" (vLLM PR 51855)
+
+
+@pytest.mark.parametrize("provider", PROVIDERS, ids=lambda provider: provider.name)
+def test_needed_bytes_cover_what_is_prepared(provider):
+    case = tiny("kimi_k3_tp8_b32_t3_a2.73_fp32")
+    scheme_bytes = provider._bytes(case, *([1] if provider is FULL_STATE else []), num_unowned_slots=NUM_UNOWNED_SLOTS)
+
+    assert provider.needed_bytes(case, 0) > scheme_bytes.total
+
+
+@pytest.mark.parametrize("provider", PROVIDERS, ids=lambda provider: provider.name)
+def test_prepared_series_are_those_the_provider_names(provider):
+    prepared = provider.prepare(tiny("kimi_k3_tp8_b32_t3_a2.73_fp32"), CPU, 0, 0)
+
+    assert tuple((series.op, series.contract) for series in prepared.series()) == provider.series_names
+
+
+def test_costs_of_the_parts_add_up_to_the_step():
+    prepared = RECOVERSSM.prepare(tiny("kimi_k3_tp8_b32_t3_a2.73_fp32"), CPU, 0, 0)
+    costs = {series.op: series.cost for series in prepared.series()}
+
+    assert costs["commit"] == costs["commit_plan"] + costs["commit_state"] + costs["conv"]
+    assert costs["step"] == costs["verify"] + costs["commit"]  # one layer
+
+
+@pytest.mark.parametrize("provider", PROVIDERS, ids=lambda provider: provider.name)
+def test_correct_kernels_pass_and_stay_finite_when_called_again(provider):
+    prepared = provider.prepare(tiny("kimi_k3_tp8_b32_t3_a2.73_bf16"), CPU, 7, 0)
+    checklist = Checklist("case", provider.name, INTERPRETED)
+    prepared.check(checklist)
+    for series in prepared.series():
+        series.calls[0]()
+
+    assert [check for check in checklist.checks if not check.passed] == []
+    assert prepared.num_non_finite() == 0
+
+
+def break_verify(monkeypatch, spoil):
+    verify = recoverssm.verify
+
+    def spoiled(*args, **kwargs):
+        out = verify(*args, **kwargs)
+        spoil(out=out, checkpoint_state=args[5], records=args[6])
+        return out
+
+    monkeypatch.setattr(recoverssm, "verify", spoiled)
+
+
+SPOILERS = {
+    "an output off by 1e-3": (("verify", "out_error"), lambda out, **_: out.add_(1e-3)),
+    "a checkpoint that was touched": (
+        ("verify", "untouched"),
+        lambda checkpoint_state, **_: checkpoint_state[0].add_(1),
+    ),
+    "a correction off by 1e-5": (("verify", "u_error"), lambda records, **_: records.correction.mul_(1 + 1e-5)),
+    "a record past the window": (
+        ("verify", "untouched"),
+        lambda records, **_: records.key_gate[-1, :, -1].nan_to_num_(nan=0.0),
+    ),
+    "a key that was normalised": (("verify", "differing"), lambda records, **_: records.key_gate.mul_(0.5)),
+}
+
+
+@pytest.mark.parametrize("spoiled", SPOILERS)
+def test_a_wrong_verify_fails_its_check(spoiled, monkeypatch):
+    (op, metric), spoil = SPOILERS[spoiled]
+    break_verify(monkeypatch, spoil)
+    checklist = Checklist("case", "recoverssm", INTERPRETED)
+    RECOVERSSM.prepare(tiny("kimi_k3_tp8_b32_t3_a2.73_fp32"), CPU, 0, 0).check(checklist)
+
+    assert (op, metric) in {(check.op, check.metric) for check in checklist.checks if not check.passed}
+
+
+def test_a_commit_that_forgets_the_conv_window_fails_its_check(monkeypatch):
+    monkeypatch.setattr("recoverssm.committer.compact_conv", lambda *args, **kwargs: None)
+    checklist = Checklist("case", "recoverssm", INTERPRETED)
+    RECOVERSSM.prepare(tiny("kimi_k3_tp8_b32_t3_a2.73_fp32", num_requests=2), CPU, 0, 0).check(checklist)
+
+    assert [(check.op, check.metric) for check in checklist.checks if not check.passed] == [("conv", "differing")]

@@ -1,0 +1,172 @@
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from benchmarks import gpu_process
+from benchmarks.cases import SETS
+from benchmarks.harness.errors import HostLateError
+from benchmarks.harness.measure import Samples
+from benchmarks.harness.records import Control
+from benchmarks.providers import Series
+from benchmarks.results import Results
+from recoverssm.cost import Cost
+
+CASE = SETS["smoke"][0]
+COPY = Control(name="copy", read_bytes=10**9, write_bytes=10**9, median_us=500.0, bytes_per_s=4e12)
+COST = Cost(read_bytes=30_000_000, write_bytes=10_000_000, flops=0)  # 10 us at 4 TB/s
+
+
+class FakePrepared:
+    def __init__(self, provider):
+        self.provider = provider
+
+    def check(self, checklist):
+        if self.provider.error is not None:
+            raise self.provider.error
+        checklist.count("verify", "untouched", self.provider.num_touched, "layer 0")
+
+    def series(self):
+        return [Series(op, contract, (lambda: None,), COST) for op, contract in self.provider.series_names]
+
+    def num_non_finite(self):
+        return self.provider.num_nan
+
+
+class FakeProvider:
+    name = "recoverssm"
+    series_names = (("verify", "graph-cold"), ("verify", "host-dispatch"))
+
+    def __init__(self, *, needed=1, num_touched=0, num_nan=0, error=None):
+        self.needed, self.num_touched, self.num_nan, self.error = needed, num_touched, num_nan, error
+
+    def cache_bytes(self, case):
+        return 1
+
+    def needed_bytes(self, case, l2_bytes):
+        return self.needed
+
+    def prepare(self, case, device, seed, l2_bytes):
+        return FakePrepared(self)
+
+
+@pytest.fixture
+def measure(monkeypatch):
+    """Measures CASE with one provider on a card that exists only here, where each op call takes ``value_us``."""
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(L2_cache_size=50_000_000))
+    monkeypatch.setattr(gpu_process, "available_bytes", lambda _: 1000)
+
+    def run(provider, value_us=20.0, late=False):
+        def sample(*_, **__):
+            if late:
+                raise HostLateError("7 of 9 windows began too early")
+            return Samples((value_us,) * 12, 3, "precise", tuple(float(at) for at in range(12)))
+
+        monkeypatch.setattr(gpu_process, "measure_graph_cold", sample)
+        monkeypatch.setattr(gpu_process, "measure_host_dispatch", sample)
+        monkeypatch.setattr(gpu_process, "matched_stream", lambda *_, **__: 15.0)
+        monkeypatch.setattr(gpu_process, "add_exact_figures", lambda *_: None)
+        monkeypatch.setattr(gpu_process, "PROVIDERS", (provider,))
+        results = Results()
+        process = gpu_process.GpuProcess(0, torch.device("cpu"), COPY.bytes_per_s, results)
+        process.measure_case(CASE)
+        results.finish()
+        return results
+
+    return run
+
+
+def series_of(results, contract="graph-cold"):
+    (found,) = [item for item in results.measurements if item.contract == contract]
+    return found
+
+
+def test_a_measured_series_says_how_near_it_came_to_roofline_and_control(measure):
+    results = measure(FakeProvider(), value_us=20.0)
+    verify = series_of(results)
+
+    assert (verify.status, verify.value, verify.low, verify.high, verify.n_samples) == ("ok", 20.0, 20.0, 20.0, 12)
+    assert (verify.launches_per_sample, verify.read_bytes, verify.write_bytes) == (3, 30_000_000, 10_000_000)
+    assert verify.roofline_pct == pytest.approx(50)
+    assert verify.control_pct == pytest.approx(75)
+    assert results.failures == []
+    assert [len(series.values) for series in results.samples] == [12, 12]
+
+
+def test_a_result_faster_than_memory_is_invalid(measure):
+    results = measure(FakeProvider(), value_us=9.7)
+    verify = series_of(results)
+
+    assert verify.status == "invalid"
+    assert "impossible: 9.70 us for 40000000 bytes" in verify.reason
+    assert len(results.failures) == 1
+
+
+def test_a_result_within_two_percent_of_the_roofline_is_believed(measure):
+    assert series_of(measure(FakeProvider(), value_us=9.81)).status == "ok"
+
+
+def test_a_case_that_does_not_fit_is_skipped_with_the_reason_and_fails_nothing(measure):
+    results = measure(FakeProvider(needed=2**40))
+
+    assert {item.status for item in results.measurements} == {"skipped"}
+    assert series_of(results).reason == "needs 1024.0 GiB of device memory, 0.0 GiB are free"
+    assert results.failures == []
+
+
+def test_a_red_check_yields_no_number(measure):
+    results = measure(FakeProvider(num_touched=3))
+
+    assert {(item.status, item.value) for item in results.measurements} == {("failed", None)}
+    assert series_of(results).reason == "correctness: verify untouched 3 is above 0"
+    assert results.samples == []
+    assert len(results.failures) == 3  # the check, and both series
+
+
+def test_a_kernel_that_raises_costs_its_case_the_numbers_and_no_more(measure):
+    results = measure(FakeProvider(error=RuntimeError("misaligned address")))
+
+    assert {(item.status, item.value) for item in results.measurements} == {("failed", None)}
+    assert "RuntimeError: misaligned address" in series_of(results).reason
+
+
+def test_running_out_of_memory_is_a_skip(measure):
+    results = measure(FakeProvider(error=torch.OutOfMemoryError("tried to allocate 9 GiB")))
+
+    assert series_of(results).status == "skipped"
+    assert "tried to allocate 9 GiB" in series_of(results).reason
+
+
+def test_values_that_stop_being_finite_while_timed_take_the_number_back(measure):
+    results = measure(FakeProvider(num_nan=5))
+
+    assert {(item.status, item.value) for item in results.measurements} == {("failed", None)}
+    assert series_of(results).roofline_pct is None
+    assert results.samples == []
+
+
+def test_a_contract_that_cannot_be_kept_is_invalid(measure):
+    results = measure(FakeProvider(), late=True)
+
+    assert (series_of(results).status, series_of(results).reason) == ("invalid", "7 of 9 windows began too early")
+
+
+@pytest.mark.gpu
+def test_a_case_is_measured_from_end_to_end(tmp_path):
+    from rich.console import Console
+
+    from benchmarks.harness.records import decode_record
+    from benchmarks.process import Request, measure, write_record
+
+    (case,) = (case for case in SETS["smoke"] if case.name == "kimi_k3_tp8_b32_t3_a2.73_fp32")
+    record, samples, failures = measure(Request("smoke", [case], 1, None, ["test"]), Console(quiet=True))
+    write_record(tmp_path / "record.json", record, samples)
+    stored = decode_record((tmp_path / "record.json").read_bytes())
+
+    assert failures == []
+    assert {item.status for item in stored.measurements} == {"ok"}
+    timed = {(item.provider, item.op, item.contract) for item in stored.measurements if item.contract != "exact"}
+    assert len(timed) == 11
+    assert {control.name for control in stored.controls} == {"copy", "read", "read4_write1"}
+    assert all(check.passed for check in stored.checks)
+    assert samples.num_rows == sum(item.n_samples for item in stored.measurements)

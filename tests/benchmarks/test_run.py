@@ -1,0 +1,128 @@
+import pyarrow.parquet as pq
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import recoverssm
+from benchmarks.harness.records import decode_record, samples_path
+from benchmarks.harness.store import Store
+from benchmarks.run import app
+
+CASE = "kimi_k3_tp8_b32_t3_a2.73_fp32"
+
+
+@pytest.fixture(autouse=True)
+def _without_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+
+
+def run(*args):
+    return CliRunner().invoke(app, [str(arg) for arg in args])
+
+
+def test_help_shows_an_example():
+    result = run("--help")
+
+    assert result.exit_code == 0
+    assert "Example: python -m benchmarks.run --set smoke" in " ".join(result.output.split())
+
+
+def test_list_names_the_cases_and_whom_they_stand_for():
+    result = run("--set", "smoke", "--case", "*_t3_*", "--list")
+
+    assert result.exit_code == 0
+    assert [line.split()[0] for line in result.output.splitlines()] == [CASE, CASE.replace("fp32", "bf16")]
+    assert "ROCm ATOM PR 1899" in result.output
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "message"),
+    [
+        (["--set", "daily"], 2, "--set: expected one of smoke, pr, nightly, got 'daily'"),
+        (["--set", "smoke", "--case", "kimi"], 2, "has no case 'kimi'; known: kimi_k3_tp8_b1_t8_a3.84_fp32"),
+        (["--set", "smoke", "--case", "*_b7_*"], 3, "nothing in set 'smoke' matches '*_b7_*'; known: kimi_k3"),
+        (["--set", "smoke"], 2, "--out: expected a file for the record"),
+    ],
+)
+def test_a_wrong_command_line_is_refused_with_what_is_known(args, code, message):
+    result = run(*args)
+
+    assert result.exit_code == code
+    assert message in result.output
+
+
+def test_an_existing_record_is_never_overwritten(tmp_path):
+    out = tmp_path / "record.json"
+    out.write_text("precious")
+    result = run("--set", "smoke", "--out", out)
+
+    assert result.exit_code == 2
+    assert "records are never overwritten" in result.output
+    assert out.read_text() == "precious"
+
+
+def test_a_run_without_a_gpu_leaves_a_record_that_a_store_takes(tmp_path):
+    out = tmp_path / "new" / "record.json"
+    result = run("--set", "smoke", "--case", CASE, "--seed", 5, "--commit", "c" * 40, "--out", out)
+
+    assert result.exit_code == 0, result.output
+    record = decode_record(out.read_bytes())
+    assert (record.case_set, record.seed, record.subject.commit) == ("smoke", 5, "c" * 40)
+    assert record.environment.gpu_model == "cpu"
+    assert record.cases[0].name == CASE
+    assert sorted(path.name for path in out.parent.iterdir()) == ["record.json", "record.parquet"]
+    Store(tmp_path / "store").add_record(record, pq.read_table(samples_path(out)))
+    assert [one.id for one in Store(tmp_path / "store").records([record.id])] == [record.id]
+
+    exact = {(item.metric, item.op, item.provider): item.value for item in record.measurements if item.case == CASE}
+    full, ours = exact["cache_bytes", "state", "full_state"], exact["cache_bytes", "state", "recoverssm"]
+    assert exact["memory_saved_bytes", "state", "recoverssm"] == full - ours > 0
+    assert exact["memory_saved_pct", "state", "recoverssm"] == 100 * (full - ours) / full
+    assert exact["capacity_gain_pct", "capacity", "recoverssm"] > 0
+
+    checked = {(check.provider, check.op) for check in record.checks}
+    assert {("recoverssm", op) for op in ("state", "verify", "commit_plan", "commit_state", "conv")} <= checked
+    assert ("full_state", "verify") in checked
+    assert all(check.passed and "shrunken twin: 2 requests, 2 heads, V = 32" in check.detail for check in record.checks)
+
+    timed = {(item.metric, item.op, item.provider) for item in record.measurements if item.contract == "cpu-reference"}
+    assert timed == {("host_us", "verify", "torch"), ("host_us", "commit", "torch")}
+
+
+def test_a_wrong_kernel_yields_no_number_and_exit_code_4(tmp_path, monkeypatch):
+    verify = recoverssm.verify
+    monkeypatch.setattr(recoverssm, "verify", lambda *args, **kwargs: verify(*args, **kwargs).add_(1e-3))
+    out = tmp_path / "record.json"
+    result = run("--set", "smoke", "--case", CASE, "--seed", 5, "--out", out)
+
+    assert result.exit_code == 4
+    assert "verify out_error" in result.output
+    record = decode_record(out.read_bytes())
+    ours = [item for item in record.measurements if (item.case, item.provider) == (CASE, "recoverssm")]
+    assert ours
+    assert {(item.status, item.value) for item in ours} == {("failed", None)}
+    assert all("verify out_error" in item.reason for item in ours)
+    theirs = [item for item in record.measurements if (item.case, item.provider) == (CASE, "full_state")]
+    assert {item.status for item in theirs} == {"ok"}
+
+
+def test_a_full_disk_is_a_broken_environment_and_leaves_nothing(tmp_path, monkeypatch):
+    def full(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("benchmarks.cpu_process.PROVIDERS", ())
+    monkeypatch.setattr("benchmarks.process.pq.write_table", full)
+    result = run("--set", "smoke", "--case", CASE, "--out", tmp_path / "record.json")
+
+    assert result.exit_code == 5
+    assert "No space left on device" in result.output
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_interpreted_kernels_are_not_timed_on_a_gpu(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    result = run("--set", "smoke", "--out", tmp_path / "record.json")
+
+    assert result.exit_code == 5
+    assert "TRITON_INTERPRET is set, but there is a GPU" in result.output
