@@ -59,7 +59,11 @@ class CudaEventTimer:
 
         if not torch.cuda.is_available():
             raise NoDeviceError("device time needs a CUDA device, and torch sees none; run `python -m ci doctor`")
-        self._device = torch.device("cuda", torch.cuda.current_device()) if device is None else torch.device(device)
+        if device is None or isinstance(device, int):
+            device = torch.device("cuda", torch.cuda.current_device() if device is None else device)
+        self._device = device
+        # A stream of our own: the one that torch.cuda.graph keeps by default lives on the first device that captured.
+        self._capture_stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def capture(self, launches: Sequence[Launch], rounds: int) -> Launch:
         """One CUDA graph of all launches, ``rounds`` times over; every launch runs once before, outside the graph."""
@@ -74,7 +78,7 @@ class CudaEventTimer:
             # Recorded, not raised: an exception inside would leave the capturing stream current.
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
-                with torch.cuda.graph(graph):
+                with torch.cuda.graph(graph, stream=self._capture_stream):
                     for _ in range(rounds):
                         for launch in launches:
                             launch()
