@@ -6,7 +6,6 @@ depends on whether there is a GPU.
 
 import os
 import secrets
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -58,7 +57,8 @@ def run(
     _require_writable(out)
     if not has_gpu:
         console.print(NO_GPU, soft_wrap=True)
-    failures = _measure(case_set, cases, secrets.randbelow(2**31) if seed is None else seed, commit, out, console)
+    drawn = secrets.randbelow(2**31) if seed is None else seed
+    failures = _measure(case_set, case, cases, drawn, commit, out, console)
     console.print(f"record: {out}", markup=False, highlight=False, soft_wrap=True)
     if failures:
         for line in failures:
@@ -104,11 +104,11 @@ def _require_writable(out: Path) -> None:
 
 
 def _measure(
-    case_set: str, cases: "list[BenchCase]", seed: int, commit: str | None, out: Path, console: Console
+    case_set: str, pattern: str, cases: "list[BenchCase]", seed: int, commit: str | None, out: Path, console: Console
 ) -> list[str]:
     from .process import Request, measure, write_record
 
-    request = Request(case_set, cases, seed, commit, [Path(sys.argv[0]).name, *sys.argv[1:]])
+    request = Request(case_set, cases, seed, commit, _command(case_set, pattern, seed, commit, out))
     try:
         record, samples, failures = measure(request, console)
     except Exception as error:
@@ -120,6 +120,12 @@ def _measure(
     except OSError as error:
         _stop(BROKEN, f"--out: {out} cannot be written: {error.strerror}; nothing was left half written")
     return failures
+
+
+def _command(case_set: str, pattern: str, seed: int, commit: str | None, out: Path) -> list[str]:
+    """What repeats this process, its seed included; folders of this machine are nobody's business."""
+    command = ["python", "-m", "benchmarks.run", "--set", case_set, "--case", pattern, "--seed", str(seed)]
+    return [*command, *(["--commit", commit] if commit else []), "--out", out.name]
 
 
 def _stop(code: int, message: str) -> NoReturn:

@@ -43,8 +43,7 @@ class FullStateProvider:
         num_pools = _num_pools(case, l2_bytes)
         pools = self._bytes(case, num_pools, num_unowned_slots=NUM_UNOWNED_SLOTS).total
         state_itemsize = inputs.STATE_DTYPES[case.state_dtype].itemsize
-        # The checks hold copies of one pool: two in its own dtype, one and its temporaries in float64.
-        checks = pools // num_pools * (2 + 3 * 8 // state_itemsize)
+        checks = 6 * pools // num_pools * 8 // state_itemsize  # the reference of one pool and copies of it, in float64
         return pools + checks + activation_bytes(case)
 
     def prepare(self, case: BenchCase, device: torch.device, seed: int, l2_bytes: int) -> Prepared:

@@ -53,7 +53,7 @@ class RecoverSSMProvider:
             num_sets * one_set.total
             + (num_conv_sets - num_sets) * one_set.conv_state
             + activation_bytes(case)
-            + 6 * float64_pool  # the reference and its temporaries on one layer
+            + 10 * float64_pool  # the reference of two layers and its temporaries
         )
 
     def prepare(self, case: BenchCase, device: torch.device, seed: int, l2_bytes: int) -> Prepared:

@@ -70,6 +70,21 @@ def test_prepared_series_are_those_the_provider_names(provider):
     assert tuple((series.op, series.contract) for series in prepared.series()) == provider.series_names
 
 
+def test_calls_rotate_over_every_set_and_every_set_is_fit_for_timing():
+    case = tiny("kimi_k3_tp8_b32_t3_a2.73_fp32")
+    sizes = base.layer_sizes(case)
+    l2_bytes = sizes.state_bytes  # twice that is two sets of one request and layer
+    prepared = RECOVERSSM.prepare(case, CPU, 0, l2_bytes)
+    checklist = Checklist("case", "recoverssm", INTERPRETED)
+    prepared.check(checklist)
+    num_calls = {series.op: len(series.calls) for series in prepared.series() if series.contract == "graph-cold"}
+
+    assert all(check.passed for check in checklist.checks)
+    assert prepared.num_non_finite() == 0
+    assert num_calls["verify"] == num_calls["commit_state"] == num_calls["commit"] == num_calls["step"] == 2
+    assert num_calls["conv"] == -(-2 * l2_bytes // sizes.conv_history_bytes)
+
+
 def test_costs_of_the_parts_add_up_to_the_step():
     prepared = RECOVERSSM.prepare(tiny("kimi_k3_tp8_b32_t3_a2.73_fp32"), CPU, 0, 0)
     costs = {series.op: series.cost for series in prepared.series()}

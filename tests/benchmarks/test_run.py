@@ -71,6 +71,10 @@ def test_a_run_without_a_gpu_leaves_a_record_that_a_store_takes(tmp_path):
     assert (record.case_set, record.seed, record.subject.commit) == ("smoke", 5, "c" * 40)
     assert record.environment.gpu_model == "cpu"
     assert record.cases[0].name == CASE
+    assert record.command[2:] == [
+        *("benchmarks.run", "--set", "smoke", "--case", CASE, "--seed", "5"),
+        *("--commit", "c" * 40, "--out", "record.json"),
+    ]
     assert sorted(path.name for path in out.parent.iterdir()) == ["record.json", "record.parquet"]
     Store(tmp_path / "store").add_record(record, pq.read_table(samples_path(out)))
     assert [one.id for one in Store(tmp_path / "store").records([record.id])] == [record.id]
