@@ -6,6 +6,8 @@ and, marked `gpu`, on "cuda" where they are compiled.
 """
 
 import os
+import re
+from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # read by torch's thread pools when torch is first imported
 
@@ -35,6 +37,13 @@ def _gpu_facts(record_testsuite_property: Callable[[str, object], None]) -> None
     if HAS_CUDA and not INTERPRETED:
         for name, value in evidence.gpu_facts().items():
             record_testsuite_property(name, value)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With ``-m gpu``, import only files with such tests: a GPU host lacks what pages, hooks and workflows need."""
+    if config.option.markexpr != "gpu" or collection_path.suffix != ".py":
+        return None
+    return None if re.search(r"mark\.gpu\b|\bdevice\b", collection_path.read_text()) else True
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

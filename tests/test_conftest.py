@@ -14,7 +14,7 @@ def suite(pytester, monkeypatch):
     pytester.makeconftest(CONFTEST)
     pytester.makeini("[pytest]\nmarkers =\n    gpu: needs CUDA\n")
 
-    def run(text, *, ci, cuda=False, interpreted=True):
+    def run(text, *options, ci, cuda=False, interpreted=True):
         monkeypatch.setenv("CI", "true" if ci else "")
         monkeypatch.setattr("torch.cuda.is_available", lambda: cuda)
         monkeypatch.setattr("ci.evidence.gpu_facts", lambda: {"card": "made-up card"})
@@ -23,7 +23,7 @@ def suite(pytester, monkeypatch):
         else:
             monkeypatch.delenv("TRITON_INTERPRET", raising=False)
         pytester.makepyfile(text)
-        return pytester.runpytest_inprocess("-p", "no:xdist", "--junitxml=junit.xml")
+        return pytester.runpytest_inprocess("-p", "no:xdist", "--junitxml=junit.xml", *options)
 
     return run
 
@@ -77,3 +77,11 @@ def test_a_run_on_a_gpu_writes_its_card_into_the_junit_file(suite, pytester):
     suite("def test_it(device):\n    pass", ci=False, cuda=True, interpreted=False)
 
     assert '<property name="card" value="made-up card"' in (pytester.path / "junit.xml").read_text()
+
+
+def test_a_gpu_run_does_not_import_files_without_gpu_tests(suite, pytester):
+    pytester.makepyfile(test_page="import no_such_module")
+
+    result = suite("def test_it(device):\n    pass", "-m", "gpu", ci=False, cuda=True, interpreted=False)
+
+    result.assert_outcomes(passed=1, deselected=1)
