@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
     help="Run, judge and explain measurements. Exit codes: 0 pass, 1 regressed, 2 usage, 3 missing data, 4 invalid "
     "measurement, 5 broken environment, 130 interrupted with everything measured kept.",

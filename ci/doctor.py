@@ -172,7 +172,7 @@ def _torch(gpus: list[Gpu], *, on_gpu: bool) -> Finding:
 
     try:
         with ExitStack() as stack:  # asking touches the GPUs, and would disturb a run on one of them
-            for gpu in gpus:
+            for gpu in (g for g in gpus if g.uuid != CPU):
                 stack.enter_context(GpuLock(gpu.uuid, command="python -m ci doctor"))
             view = ask_torch(os.environ)
     except LockHeldError:
@@ -201,7 +201,7 @@ def _locks(gpus: list[Gpu]) -> list[Finding]:
     from benchmarks.harness.lock import GpuLock, lock_folder
 
     result = []
-    for gpu in gpus:
+    for gpu in (g for g in gpus if g.uuid != CPU):
         try:
             with GpuLock(gpu.uuid, command="python -m ci doctor"):
                 result.append(Finding("lock", "ok", f"{gpu.uuid} is free; locks are in {lock_folder()}"))

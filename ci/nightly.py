@@ -4,11 +4,12 @@ import importlib.util
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from filelock import FileLock, Timeout
 from rich.console import Console
 
 from benchmarks.harness.errors import LockHeldError, StoreError
@@ -18,7 +19,7 @@ from benchmarks.harness.store import Store, open_store
 
 from .config import Thresholds, load_nightly, load_thresholds
 from .exits import BrokenEnvironmentError, CommandError, Exit, Interrupted, UsageError
-from .gpus import Gpu, choose_gpus, find_gpus, require_usable
+from .gpus import CPU, Gpu, choose_gpus, find_gpus, require_usable
 from .judging import judge
 from .measuring import ROOT, Measuring
 from .night import Tonight, choose_base
@@ -68,8 +69,14 @@ def run_nightly(options: Options, console: Console) -> Result:
     """
     config, thresholds = load_nightly(), load_thresholds()
     store = _open(options.store)
-    state, gpus = _begin(options)
-    measuring = Measuring(state, options.out, store, config, options.command, console)
+    with _own(options.out):
+        state, gpus = _begin(options)
+        measuring = Measuring(state, options.out, store, config, options.command, console)
+        return _run(measuring, gpus, options, thresholds)
+
+
+def _run(measuring: Measuring, gpus: Sequence[Gpu], options: Options, thresholds: Thresholds) -> Result:
+    state, store = measuring.state, measuring.store
     try:
         with interruptible():
             save(state, options.out)
@@ -94,11 +101,26 @@ def _open(spec: str) -> Store:
         raise BrokenEnvironmentError(f"--store {spec}: {error}") from error
 
 
-def _begin(options: Options) -> tuple[State, list[Gpu]]:
+@contextmanager
+def _own(out: Path) -> Iterator[None]:
+    # One night at a time in a folder: its state file has one writer.
     try:
-        options.out.mkdir(parents=True, exist_ok=True)
+        out.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(out / ".lock", timeout=0)
+        lock.acquire()
+    except Timeout as error:
+        raise BrokenEnvironmentError(
+            f"--out {out}: another night is using this folder", "give another --out"
+        ) from error
     except OSError as error:
-        raise BrokenEnvironmentError(f"--out {options.out}: cannot be made: {error.strerror}") from error
+        raise BrokenEnvironmentError(f"--out {out}: cannot be written: {error.strerror}") from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _begin(options: Options) -> tuple[State, list[Gpu]]:
     old = load(options.out) if options.resume else None
     present = find_gpus()
     if old is None:
@@ -128,11 +150,12 @@ def _measure(gpu: Gpu, measuring: Measuring, options: Options) -> None:
     if not measuring.state.missing(gpu.uuid):
         return
     with ExitStack() as stack:
-        try:
-            stack.enter_context(GpuLock(gpu.uuid, timeout_s=options.wait_s))
-        except LockHeldError as error:
-            raise BrokenEnvironmentError(str(error), "wait for it: --wait SECONDS") from error
-        require_usable(gpu)
+        if gpu.uuid != CPU:  # the CPU's times are never gated, so nights there may overlap
+            try:
+                stack.enter_context(GpuLock(gpu.uuid, timeout_s=options.wait_s))
+            except LockHeldError as error:
+                raise BrokenEnvironmentError(str(error), "wait for it: --wait SECONDS") from error
+            require_usable(gpu)
         measuring.measure(gpu)
 
 

@@ -82,7 +82,7 @@ def _line(verdict: Verdict) -> str:
 
 def _cells(v: Verdict) -> tuple[str, str, str, str, str]:
     name = v.verdict if v.gated else f"({v.verdict})"
-    value = "" if v.value is None else f"{v.value:.6g} {v.unit}"
+    value = "" if v.value is None else f"{v.value:,.0f} {v.unit}" if v.unit == "bytes" else f"{v.value:.6g} {v.unit}"
     change = "" if v.change_pct is None else f"{v.change_pct:+.2f} %"
     return name, f"{v.metric}/{v.op}/{v.provider}/{v.case}/{v.contract}", value, change, v.reason
 

@@ -23,7 +23,9 @@ def main() -> None:
     started = args.folder / "started.txt"
     index = len(started.read_text().splitlines()) if started.exists() else 0
     with started.open("a") as file:
-        file.write(f"{os.getpid()} {args.seed} {args.set} {args.case} {args.commit}\n")
+        file.write(
+            f"{os.getpid()} {args.seed} {args.set} {args.case} {args.commit} {os.environ['CUDA_VISIBLE_DEVICES']}\n"
+        )
     sys.stdout.write(f"case 1 of 1, seed {args.seed}\n")
     sys.stdout.flush()
     script = args.folder / f"{index}.do"

@@ -5,14 +5,22 @@ import os
 import signal
 
 import pytest
+from filelock import FileLock
 
 from benchmarks.harness import records
-from benchmarks.harness.errors import StoreFullError
+from benchmarks.harness.errors import LockHeldError, StoreFullError
 from benchmarks.harness.lock import GpuLock
 from benchmarks.harness.store import Store
 from ci.config import load_nightly
 from ci.exits import BrokenEnvironmentError, Exit, MissingDataError, UsageError
+from ci.gpus import Gpu
 from tests.ci.nights import CASE, QUIET, exact, make_record, make_records, timed
+
+
+@pytest.fixture
+def one_gpu(monkeypatch):
+    monkeypatch.setattr("ci.nightly.find_gpus", lambda: [Gpu("GPU-1", "NVIDIA H200")])
+    monkeypatch.setattr("ci.nightly.require_usable", lambda gpu: None)
 
 
 def verdicts(night):
@@ -46,7 +54,7 @@ def test_each_process_gets_a_seed_of_its_own_and_the_same_command(fake_night):
 
     seeds = [line.split()[1] for line in fake_night.started]
     assert len(set(seeds)) == 5
-    assert {line.split(maxsplit=2)[2] for line in fake_night.started} == {"smoke kimi* fedcba98"}
+    assert {line.split(" ", 2)[2] for line in fake_night.started} == {"smoke kimi* fedcba98 "}
 
 
 def test_regression_exits_1_and_is_no_base_for_the_next_night(fake_night):
@@ -195,8 +203,8 @@ def test_resume_of_another_set_is_refused(fake_night):
         fake_night.run(resume=True, case_set="pr")
 
 
-def test_second_run_on_one_gpu_is_told_who_holds_it(fake_night):
-    with GpuLock("cpu", command="make something"), pytest.raises(BrokenEnvironmentError) as caught:
+def test_second_run_on_one_gpu_is_told_who_holds_it(fake_night, one_gpu):
+    with GpuLock("GPU-1", command="make something"), pytest.raises(BrokenEnvironmentError) as caught:
         fake_night.night(make_records())
 
     assert caught.value.code == Exit.BROKEN
@@ -205,11 +213,43 @@ def test_second_run_on_one_gpu_is_told_who_holds_it(fake_night):
     assert fake_night.started == []
 
 
-def test_lock_is_free_after_a_night(fake_night):
+def test_lock_is_held_while_measuring_and_free_afterwards(fake_night, one_gpu, monkeypatch):
+    def held(path):
+        with pytest.raises(LockHeldError), GpuLock("GPU-1"):
+            pass
+        return records.decode_record(path)
+
+    monkeypatch.setattr("ci.measuring.decode_record", held)
+
+    assert fake_night.night(make_records()).code == Exit.PASS
+    with GpuLock("GPU-1"):
+        pass
+
+
+def test_lock_is_free_after_an_interrupt(fake_night, one_gpu):
     fake_night.night([None], do={0: "interrupt"})
 
-    with GpuLock("cpu"):
+    with GpuLock("GPU-1"):
         pass
+
+
+def test_second_night_in_one_folder_is_refused(fake_night):
+    out = fake_night.options.out
+    out.mkdir()
+
+    with FileLock(out / ".lock"), pytest.raises(BrokenEnvironmentError, match="another night is using this folder"):
+        fake_night.night(make_records())
+
+
+def test_each_gpu_gets_its_own_processes(fake_night, monkeypatch):
+    monkeypatch.setattr("ci.nightly.find_gpus", lambda: [Gpu("GPU-1", "NVIDIA H200"), Gpu("GPU-2", "NVIDIA H200")])
+    monkeypatch.setattr("ci.nightly.require_usable", lambda gpu: None)
+
+    result = fake_night.night(make_records(QUIET * 2), gpus="all")
+
+    (night,) = result.nights
+    assert len(night.records) == 10
+    assert [line.rsplit(maxsplit=1)[1] for line in fake_night.started] == ["GPU-1"] * 5 + ["GPU-2"] * 5
 
 
 @pytest.mark.parametrize(("code", "error"), [("2", UsageError), ("3", MissingDataError), ("5", BrokenEnvironmentError)])
