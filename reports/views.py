@@ -84,9 +84,7 @@ def model_view(history: History, model: str, *, raw: bool) -> ModelView:
     is_cpu = model == CPU
     columns = CPU_COLUMNS if is_cpu else GPU_COLUMNS
     rows = rows_of(night, processes, columns)
-    reference = [
-        row for row in rows_of(night, processes, REFERENCE_COLUMNS) if is_cpu and row.cells[0].sort is not None
-    ]
+    reference = _reference_rows(night, processes, rows) if is_cpu else []
     rows = [row for row in rows if row.name not in {item.name for item in reference}]
     selected = _selected([row.name for row in rows if not row.skipped] or [row.name for row in rows])
     lines = {item.id: _night_line(history, item, raw=raw) for item in history.of(model)}
@@ -119,6 +117,13 @@ def model_view(history: History, model: str, *, raw: bool) -> ModelView:
         reproduce=f"python -m ci nightly --set {night.case_set} --case '{selected}'",
         ungated=sum(not verdict.gated for verdict in night.verdicts),
     )
+
+
+def _reference_rows(night: Night, processes: Processes, rows: Sequence[Row]) -> list[Row]:
+    """Cases that were only timed with the torch reference: they have no exact figure."""
+    bare = {row.name for row in rows if all(cell.sort is None for cell in row.cells)}
+    timed = rows_of(night, processes, REFERENCE_COLUMNS)
+    return [row for row in timed if row.name in bare and row.cells[0].sort is not None]
 
 
 def shown_past(history: History, model: str) -> tuple[list[Night], list[Past]]:

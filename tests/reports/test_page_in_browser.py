@@ -1,0 +1,213 @@
+"""The page in real headless Chromium, opened from the disk."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.reports.golden import HEADLINE, SKIPPED, NightPlan, golden_cases, write_night
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Locator, Page
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator["Browser"]:
+    from playwright.sync_api import sync_playwright
+
+    from reports.screenshot import FLAGS, find_browser
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=find_browser(), args=list(FLAGS))
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def desk(browser: "Browser", golden_site: Path) -> Iterator["Page"]:
+    """The golden page on a desk, shared by tests that each set what they look at: loading plotly takes a second."""
+    with opened(browser, golden_site) as page:
+        yield page
+
+
+@contextmanager
+def opened(browser: "Browser", site: Path, *, scheme: str = "light", width: int = 1440) -> Iterator["Page"]:
+    """The page, checked on leaving: no console error, no exception, no failed request, nothing from a network."""
+    problems: list[str] = []
+    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme, reduced_motion="reduce")
+    page.set_default_timeout(15_000)
+    page.on("console", lambda message: problems.append(message.text) if message.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("requestfailed", lambda request: problems.append(f"failed: {request.url}"))
+    page.on("request", lambda request: problems.append(request.url) if not is_local(request.url) else None)
+    page.goto((site / "index.html").as_uri())
+    yield page
+    page.close()
+    assert problems == []
+
+
+def is_local(url: str) -> bool:
+    return url.startswith(("file:", "data:", "blob:"))
+
+
+def h200(page: "Page", selector: str) -> "Locator":
+    return page.locator(f"#nvidia-h200 {selector}")
+
+
+def visible_cases(page: "Page") -> list[str]:
+    return page.eval_on_selector_all(
+        "#nvidia-h200 tr[data-case]", "rows => rows.filter(row => !row.hidden).map(row => row.dataset.case)"
+    )
+
+
+def tile_value(page: "Page", key: str) -> str:
+    return h200(page, f"[data-tile={key}] [data-field=value]").inner_text().replace("\N{NO-BREAK SPACE}", " ")
+
+
+def draw(page: "Page", chart: str) -> "Locator":
+    """Bring a figure into view and wait until it has points."""
+    figure = h200(page, f"[data-chart={chart}]")
+    figure.scroll_into_view_if_needed()
+    figure.locator(".scatterlayer .point").first.wait_for(state="attached")
+    return figure
+
+
+def is_light(page: "Page") -> bool:
+    background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    return sum(map(int, background[4:-1].split(","))) > 3 * 128
+
+
+def test_the_page_shows_tiles_forty_cases_and_figures_in_the_light(desk):
+    h200(desk, "[data-case-choice]").select_option(HEADLINE)
+
+    assert is_light(desk)
+    assert tile_value(desk, "verify_overhead") == "+27.2 %"
+    assert len(visible_cases(desk)) == 40
+    draw(desk, "history")
+    draw(desk, "cases")
+
+
+def test_the_page_follows_a_dark_system_and_its_button_and_so_do_figures(browser, golden_site):
+    from playwright.sync_api import expect
+
+    with opened(browser, golden_site, scheme="dark") as page:
+        drawing = draw(page, "history").locator(".main-svg").first
+        draw(page, "cases")
+        assert not is_light(page)
+        expect(drawing).to_have_css("background-color", "rgb(23, 27, 33)")
+
+        page.click("#theme")
+
+        assert is_light(page)
+        assert page.inner_text("#theme") == "Dark theme"
+        expect(drawing).to_have_css("background-color", "rgb(255, 255, 255)")
+
+
+def test_a_page_without_nights_says_so_and_does_not_load_plotly(browser, tmp_path):
+    from reports.site import build_site
+    from reports.sources import read_stores
+
+    (tmp_path / "store").mkdir()
+    build_site(read_stores([str(tmp_path / "store")]), tmp_path / "site")
+
+    with opened(browser, tmp_path / "site") as page:
+        assert "No GPU night is recorded" in page.locator("main").inner_text()
+        assert page.evaluate("window.Plotly === undefined")
+
+
+def test_a_chosen_case_fills_tiles_series_checks_and_reproduction(desk):
+    other = golden_cases()[1].name
+
+    h200(desk, f"tr[data-case='{other}'] [data-select]").click()
+    h200(desk, f"tr.selected[data-case='{other}']").wait_for()
+
+    assert h200(desk, "[data-case-choice]").input_value() == other
+    assert h200(desk, "[data-series] tr").filter(has_text="commit_state").count() == 1
+    assert h200(desk, "[data-reproduce]").text_content().endswith(f"--case '{other}'")
+    assert "✓ pass" in h200(desk, "[data-checks]").text_content()
+
+
+def test_a_chosen_case_that_was_skipped_has_no_time_and_its_exact_memory(desk):
+    h200(desk, "[data-case-choice]").select_option(SKIPPED)
+    h200(desk, f"tr.selected[data-case='{SKIPPED}']").wait_for()
+
+    assert tile_value(desk, "verify_overhead") == "–"
+    assert tile_value(desk, "memory") == "85.9 %"
+    assert "No verify overhead is recorded" in h200(desk, "[data-chart=history] p").inner_text()
+
+
+def test_the_table_sorts_both_ways_with_missing_values_last(desk):
+    heading = h200(desk, "table[data-cases] thead tr:nth-child(2) th").nth(2)
+    column = "rows => rows.map(row => row.cells[2].dataset.sort).filter(x => x !== undefined).map(Number)"
+    rows = "#nvidia-h200 tr[data-case]"
+
+    heading.locator("button").click()
+    rising, last_rising = desk.eval_on_selector_all(rows, column), visible_cases(desk)[-1]
+    heading.locator("button").click()
+    falling, last_falling = desk.eval_on_selector_all(rows, column), visible_cases(desk)[-1]
+
+    assert len(rising) == 39
+    assert rising == sorted(rising)
+    assert falling == sorted(rising, reverse=True)
+    assert last_rising == last_falling == SKIPPED
+    assert heading.get_attribute("aria-sort") == "descending"
+
+
+def test_the_filter_takes_words_and_verdicts(desk):
+    words, verdict = h200(desk, "[data-filter]"), h200(desk, "select[data-verdict]")
+
+    words.fill("BF16 b1")
+    by_words, said = visible_cases(desk), h200(desk, "[data-shown]").inner_text()
+    words.fill("")
+    verdict.select_option("regressed")
+    by_verdict = visible_cases(desk)
+    verdict.select_option("")
+
+    assert len(by_words) == 3
+    assert all("_b1_" in name and "bf16" in name for name in by_words)
+    assert said == "3 of 40 cases"
+    assert by_verdict == [HEADLINE]
+
+
+@pytest.mark.parametrize(("metric", "lines"), [("verify", 2), ("commit", 1), ("step", 2), ("step_overhead", 1)])
+def test_every_history_figure_draws_one_dot_per_process(desk, metric, lines):
+    from playwright.sync_api import expect
+
+    h200(desk, "[data-case-choice]").select_option(HEADLINE)
+    h200(desk, f"tr.selected[data-case='{HEADLINE}']").wait_for()
+    h200(desk, "[data-history-choice]").select_option(metric)
+    chart = draw(desk, "history")
+
+    expect(chart.locator(".scatterlayer .trace")).to_have_count(2 * lines + 1)  # dots and medians; the red night
+    dots = "element => element.data.filter(trace => trace.name === 'single processes').map(trace => trace.y.length)"
+    assert chart.evaluate(dots) == [4 * 5] * lines
+
+
+def test_a_phone_scrolls_only_downwards(browser, golden_site):
+    with opened(browser, golden_site, width=390) as page:
+        draw(page, "history")
+
+        assert page.evaluate("document.documentElement.scrollWidth") == 390
+
+
+def test_hostile_strings_run_nowhere(browser, tmp_path):
+    import msgspec
+
+    from benchmarks.harness.store import Store
+    from reports.site import build_site
+    from reports.sources import read_stores
+
+    attack = "</script><img src=x onerror=\"document.title='owned'\">'"
+    cases = [msgspec.structs.replace(golden_cases()[0], name=attack, stands_for=attack)]
+    write_night(Store(tmp_path / "store"), NightPlan(1, exit_code=1, red_case=attack), cases)
+    build_site(read_stores([str(tmp_path / "store")]), tmp_path / "site")
+
+    with opened(browser, tmp_path / "site") as page:
+        h200(page, "[data-series] td").first.wait_for(state="attached")
+        draw(page, "history")
+        draw(page, "cases")
+
+        assert page.title() == "RecoverSSM nights"
+        assert page.locator("img").count() == 0

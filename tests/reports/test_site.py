@@ -1,0 +1,197 @@
+"""What a build writes, looked at without a browser."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from benchmarks.harness.store import Store
+from tests.reports.golden import HEADLINE, HOST, SKIP_REASON, UUID, NightPlan, golden_cases, write_night
+
+
+def build(store: Path, out: Path, *, raw: bool = True) -> str:
+    """Build a site and return its page."""
+    from reports.site import build_site
+    from reports.sources import read_stores
+
+    return build_site(read_stores([str(store)]), out, raw=raw).index.read_text()
+
+
+def one_night(folder: Path, plan: NightPlan, num_cases: int = 2) -> Store:
+    store = Store(folder)
+    write_night(store, plan, golden_cases()[:num_cases])
+    return store
+
+
+def text_files(site: Path) -> list[Path]:
+    """Everything that is ours to read: not plotly, not the raw files."""
+    files = [path for path in site.rglob("*") if path.is_file() and "raw" not in path.relative_to(site).parts]
+    return [path for path in files if path.name != "plotly.min.js"]
+
+
+def test_every_data_file_is_one_strict_json_assignment(golden_site):
+    files = sorted((golden_site / "data").rglob("*.js"))
+
+    assert len(files) == 3 * 40 + 3  # each of three models: forty cases and the night
+    for file in files:
+        match = re.fullmatch(r"\(window\.recoverssm_data=.*?\)\[(\".*?\")\]=(.*);\n", file.read_text())
+        assert match, file
+        json.loads(match[2], parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+        assert json.loads(match[1]) == file.relative_to(golden_site / "data").with_suffix("").as_posix()
+
+
+def test_all_addresses_are_relative_and_exist(golden_site):
+    page = (golden_site / "index.html").read_text()
+    addresses = re.findall(r"(?:href|src)=\"([^\"#]+)\"", page)
+
+    assert addresses
+    for address in addresses:
+        assert address == "data:," or (golden_site / address).is_file(), address
+
+
+def test_raw_records_and_samples_are_linked_and_copied_whole(golden_site, golden_store):
+    page = (golden_site / "index.html").read_text()
+    originals = sorted((golden_store / "records" / "nvidia-h200").iterdir())
+
+    shown = [file for file in originals if file.name.startswith("20260104")]
+    assert len(shown) == 2 * 5
+    for file in shown:
+        link = f"raw/records/nvidia-h200/{file.name}"
+        assert f'href="{link}"' in page
+        assert (golden_site / link).read_bytes() == file.read_bytes()
+
+
+def test_card_and_host_are_named_in_raw_files_only(golden_site):
+    for file in text_files(golden_site):
+        content = file.read_text()
+        assert HOST not in content, file
+        assert UUID not in content, file
+
+
+def test_a_public_site_has_no_raw_file_and_no_link_to_one(golden_store, tmp_path):
+    page = build(golden_store, tmp_path / "site", raw=False)
+
+    assert not (tmp_path / "site" / "raw").exists()
+    assert 'href="raw/' not in page
+    assert "Raw files are left out of this public page" in page
+
+
+def test_the_page_tells_night_commit_verdicts_and_that_it_is_red(golden_site):
+    page = (golden_site / "index.html").read_text()
+
+    assert "NVIDIA H200: the last night is red, regressed" in page
+    assert "2026-01-04 02:59 UTC" in page
+    assert "commit 0404040404" in page
+    assert "1 series regressed" in page
+    assert f"verify recoverssm device_us, {HEADLINE}: slower by 6.0 %" in page
+
+
+def test_a_skipped_case_shows_its_reason_and_keeps_its_exact_memory(golden_site):
+    page = (golden_site / "index.html").read_text()
+    row = page[page.index(f"skipped: {SKIP_REASON}") :].split("</tr>")[0]
+
+    assert "85.9" in row
+
+
+def test_an_empty_store_gives_a_page_that_says_so(tmp_path):
+    (tmp_path / "store").mkdir()
+
+    page = build(tmp_path / "store", tmp_path / "site")
+
+    assert "No GPU night is recorded in this store" in page
+    assert "There is nothing to show yet" in page
+
+
+def test_cpu_nights_stand_apart_and_the_page_says_that_no_gpu_night_exists(tmp_path):
+    one_night(tmp_path / "store", NightPlan(1, gpu_model="cpu", processes=1))
+
+    page = build(tmp_path / "store", tmp_path / "site")
+
+    assert "No GPU night is recorded" in page
+    assert "says nothing about the speed of a GPU" in page
+    assert "Verify overhead" not in page
+    assert "twin_h2_v32_l2_b2_t8_a3.84_fp32" in page
+
+
+def test_a_damaged_record_is_named_and_the_others_are_shown(tmp_path):
+    store = one_night(tmp_path / "store", NightPlan(1))
+    victim = sorted((store.folder / "records").rglob("*.json"))[1]
+    victim.write_text(victim.read_text()[:100])
+
+    page = build(store.folder, tmp_path / "site")
+
+    assert "1 file in the store could not be read and is left out" in page
+    assert f"{victim.name}: " in page
+    assert f"record {victim.stem} is not in any store" in page
+    assert "4 processes" in page
+    assert victim.exists()  # reading moves nothing
+
+
+def test_a_night_whose_records_are_all_gone_still_has_a_page(tmp_path):
+    store = one_night(tmp_path / "store", NightPlan(1, processes=1))
+    for file in (store.folder / "records").rglob("*.*"):
+        file.unlink()
+
+    assert "No record of this night could be read" in build(store.folder, tmp_path / "site")
+
+
+def test_a_record_in_two_stores_counts_once(tmp_path, golden_store):
+    from reports.sources import read_stores
+
+    once, twice = read_stores([str(golden_store)]), read_stores([str(golden_store)] * 2)
+
+    assert len(twice.records) == len(once.records)
+    assert len(twice.nights) == len(once.nights)
+
+
+def test_hostile_names_and_reasons_are_escaped(tmp_path):
+    import msgspec
+
+    attack = "<script>document.title='owned'</script>"
+    cases = [msgspec.structs.replace(golden_cases()[0], name=attack, stands_for=attack)]
+    write_night(Store(tmp_path / "store"), NightPlan(1, processes=1, exit_code=1, red_case=attack), cases)
+
+    page = build(tmp_path / "store", tmp_path / "site")
+
+    assert "<script>document" not in page
+    assert "&lt;script&gt;document" in page
+    assert len(list((tmp_path / "site" / "data" / "nvidia-h200").iterdir())) == 2
+
+
+def test_a_folder_with_other_peoples_files_is_refused_untouched(tmp_path, golden_store):
+    from reports.site import ForeignFolderError
+
+    (tmp_path / "notes.txt").write_text("mine")
+
+    with pytest.raises(ForeignFolderError, match="name an empty folder"):
+        build(golden_store, tmp_path)
+
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_a_rebuild_leaves_nothing_of_the_last_one(tmp_path):
+    both = one_night(tmp_path / "store", NightPlan(1), num_cases=2)
+    build(both.folder, tmp_path / "site")
+    one_night(tmp_path / "other", NightPlan(1), num_cases=1)
+
+    build(tmp_path / "other", tmp_path / "site")
+
+    files = [path.name for path in (tmp_path / "site" / "data" / "nvidia-h200").iterdir()]
+    assert sorted(files) == [f"case-{golden_cases()[0].name}.js", "night.js"]
+
+
+def test_history_is_cut_where_the_environment_changed(golden_site):
+    text = (golden_site / "data" / "nvidia-h200" / f"case-{HEADLINE}.js").read_text()
+    history = json.loads(text[text.index("]=") + 2 : -2])["history"]
+
+    assert [night["cut"] for night in history["nights"]] == [
+        "",
+        "",
+        "driver 580.00-synthetic → 590.00-synthetic",
+        "",
+    ]
+    assert [night["red"] for night in history["nights"]] == [False, False, False, True]
+    overhead = history["metrics"][0]["lines"][0]["points"]
+    assert [round(point["median"], 1) for point in overhead] == [20.0, 14.0, 20.0, 27.2]
+    assert {len(point["values"]) for point in overhead} == {5}
