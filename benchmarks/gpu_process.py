@@ -133,9 +133,18 @@ class GpuProcess:
                 "the best bandwidth of this process; the buffers were not cold, or the op left out work"
             )
         elif (provider.name, series.op) in CONTROLLED:
-            control_us = matched_stream(cost.read_bytes, cost.write_bytes, device=self._device, sampling=SAMPLING)
-            facts["control_pct"] = None if control_us is None else 100 * control_us / value_us
+            facts["control_pct"] = self._control_pct(series, value_us)
         self._results.add_samples(series.op, provider.name, case.name, series.contract, samples, **facts)
+
+    def _control_pct(self, series: Series, value_us: float) -> float | None:
+        """Share of its matched control stream; None where no such stream can be measured."""
+        try:
+            control_us = matched_stream(
+                series.cost.read_bytes, series.cost.write_bytes, device=self._device, sampling=SAMPLING
+            )
+        except MeasurementError:  # the control's failure says nothing against the op's own samples
+            return None
+        return None if control_us is None else 100 * control_us / value_us
 
     def _check_finite(self, provider: Provider, case: BenchCase, prepared: Prepared) -> None:
         checklist = Checklist(case.name, provider.name, COMPILED)

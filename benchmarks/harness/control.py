@@ -44,7 +44,7 @@ def measure_controls(
     controls = []
     for name, (reads, writes) in MIXES.items():
         num_programs = num_bytes // (4 * BLOCK * max(reads, writes))
-        src = torch.zeros(num_programs * reads * BLOCK, dtype=torch.float32, device=device)
+        src = torch.rand(num_programs * reads * BLOCK, dtype=torch.float32, device=device)
         dst = torch.zeros(max(num_programs * writes, 1) * BLOCK, dtype=torch.float32, device=device)
         launch = partial(_mix, src, dst, reads, writes)
         median_us = median(measure_graph_cold([launch], sampling=sampling, timer=timer).values_us)
@@ -135,7 +135,7 @@ def _streams(
     import torch
 
     num_read, num_write = read_bytes // 4, write_bytes // 4
-    src = torch.zeros(rotations, max(num_read, 1), dtype=torch.float32, device=device)
+    src = torch.rand(rotations, max(num_read, 1), dtype=torch.float32, device=device)
     dst = torch.zeros(rotations, max(num_write, BLOCK), dtype=torch.float32, device=device)
     num_programs = num_programs or -(-(read_bytes + write_bytes) // BYTES_PER_PROGRAM)
     return [partial(stream, src[at], dst[at], num_read, num_write, num_programs) for at in range(rotations)]
