@@ -45,7 +45,7 @@ def figures_table(history: History, gpu_model: str, patterns: Sequence[str] = SE
     if not cases:
         raise NothingToShowError(f"night {night.id} of {gpu_model} has no case matching {', '.join(patterns)}")
     header = (
-        "| case | verify, one layer | full-state verify | verify overhead | commit, all layers | step overhead "
+        "| case | verify, one layer | full-state verify | verify overhead | commit per step | step overhead "
         "| memory saved |\n|---|---:|---:|---:|---:|---:|---:|"
     )
     return "\n".join([header, *(_line(case, processes) for case in cases), "", _provenance(night, processes)])
@@ -80,7 +80,7 @@ def _line(case: Case, processes: Processes) -> str:
         _time(processes.figure(derive.VERIFY, case.name)),
         _time(processes.figure(derive.FULL_VERIFY, case.name)),
         text.percent(head.verify_overhead_pct.median, signed=True),
-        f"{_time(head.commit_us)} / {case.num_layers}" if head.commit_us.n else text.MISSING,
+        f"{_time(head.commit_us)} ({case.num_layers} layers)" if head.commit_us.n else text.MISSING,
         text.percent(head.step_overhead_pct.median, signed=True),
         text.MISSING if saved is None else f"{text.size(saved)} ({text.percent(share)})",
     )

@@ -40,12 +40,12 @@ def percent(value: float | None, *, signed: bool = False, digits: int = 1) -> st
 
 
 def size(value: float | None) -> str:
-    """Bytes in the largest binary unit that keeps at least 1."""
+    """Bytes in a binary unit, with fewer than 1000 of it where there is a larger one."""
     if value is None:
         return MISSING
     scaled = float(value)
     for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(scaled) < 1024 or unit == "GiB":
+        if abs(scaled) < 1000 or unit == "GiB":
             break
         scaled /= 1024
     return f"{number(scaled, 0 if unit == 'B' else 2)}{NBSP}{unit}"

@@ -28,9 +28,16 @@ def test_a_time_keeps_about_four_digits(value, expected):
 
 @pytest.mark.parametrize(
     ("value", "expected"),
-    [(512, "512 B"), (1536, "1.50 KiB"), (3 << 20, "3.00 MiB"), (12.155e9, "11.32 GiB"), (-(2 << 40), "−2,048.00 GiB")],
+    [
+        (512, "512 B"),
+        (1536, "1.50 KiB"),
+        (1002 << 20, "0.98 GiB"),
+        (3 << 20, "3.00 MiB"),
+        (12.155e9, "11.32 GiB"),
+        (-(2 << 40), "−2,048.00 GiB"),
+    ],
 )
-def test_bytes_take_the_largest_unit_that_keeps_one(value, expected):
+def test_bytes_take_a_unit_that_leaves_fewer_than_a_thousand(value, expected):
     assert plain(text.size(value)) == expected
 
 
