@@ -1,0 +1,242 @@
+"""The command line: help, previews that start nothing, errors with their exit codes, and what a night prints."""
+
+import json
+import re
+
+import pytest
+from typer.testing import CliRunner
+
+from benchmarks.cases import SETS
+from ci import doctor
+from ci.__main__ import app
+from ci.exits import BrokenEnvironmentError, Exit
+from ci.nightly import COMMAND, Result
+from ci.show import next_step, show_night
+from tests.ci.nights import QUIET, make_record, make_records, timed
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(app, list(arguments))
+
+
+@pytest.fixture(autouse=True)
+def _no_gpu(monkeypatch, tmp_path):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setenv("RECOVERSSM_LOCK_DIR", str(tmp_path / "locks"))
+
+
+@pytest.fixture
+def no_process(monkeypatch):
+    monkeypatch.setattr("subprocess.Popen", lambda *a, **k: pytest.fail(f"started {a}"))
+
+
+@pytest.mark.parametrize("command", ["nightly", "doctor"])
+def test_help_has_an_example_and_no_boxes(command):
+    result = invoke(command, "--help")
+
+    assert result.exit_code == 0
+    assert f"python -m ci {command}" in result.output.split("Example")[1]
+    assert not re.search("[│╭]", result.output)
+
+
+def test_list_names_the_cases_and_starts_nothing(no_process):
+    result = invoke("nightly", "--set", "smoke", "--list", "--json")
+
+    assert [case["name"] for case in json.loads(result.output)["cases"]] == [case.name for case in SETS["smoke"]]
+
+
+def test_dry_run_says_what_would_run_and_starts_nothing(no_process, tmp_path):
+    result = invoke(
+        "nightly", "--set", "pr", "--case", "*_b32_*", "--dry-run", "--json", "--store", str(tmp_path / "s")
+    )
+
+    facts = json.loads(result.output)
+    assert facts["num_cases"] == 2
+    assert facts["processes_per_gpu"] == 5
+    assert "--case '*_b32_*'" in facts["command"]
+    assert not (tmp_path / "s").exists()
+
+
+def test_estimate_is_from_the_last_night_and_grows_with_processes(fake_night):
+    fake_night.night(make_records(duration_s=4.0))
+
+    result = invoke(
+        "nightly", "--set", "smoke", "--estimate", "--json", "--store", str(fake_night.store), "--processes", "10"
+    )
+
+    seconds = json.loads(result.output)["estimate"]["nvidia-h200"]["seconds_per_gpu"]
+    assert seconds == pytest.approx(4.0 * len(SETS["smoke"]) * 10)  # the record has one case
+
+
+def test_unknown_set_exits_2_with_the_known_ones():
+    result = invoke("nightly", "--set", "smok", "--list")
+
+    assert result.exit_code == Exit.USAGE
+    assert "smoke, pr, nightly" in result.output
+
+
+def test_unknown_case_exits_2_with_the_known_ones():
+    result = invoke("nightly", "--set", "smoke", "--case", "kimi_k3", "--json")
+
+    assert result.exit_code == Exit.USAGE
+    assert SETS["smoke"][0].name in result.output
+
+
+def test_nothing_selected_exits_3():
+    assert invoke("nightly", "--set", "smoke", "--case", "*zzz*").exit_code == Exit.MISSING
+
+
+def test_night_is_one_json_object_with_its_exit_code(fake_night, monkeypatch):
+    fake_night.prepare(make_records())
+    options = fake_night.options
+    monkeypatch.setattr("ci.nightly.COMMAND", options.command)
+    monkeypatch.setattr("ci.nightly.run_nightly", lambda asked, console: fake_night.run())
+
+    result = invoke("nightly", "--set", "smoke", "--json")
+
+    found = json.loads(result.stdout)
+    assert result.exit_code == found["exit_code"] == 0
+    assert {v["verdict"] for v in found["nights"][0]["verdicts"]} == {"new"}
+
+
+def test_exit_code_of_a_night_is_that_of_the_command(monkeypatch):
+    monkeypatch.setattr("ci.nightly.run_nightly", lambda options, console: Result(Exit.INTERRUPTED, messages=["kept"]))
+
+    result = invoke("nightly", "--set", "smoke")
+
+    assert result.exit_code == 130
+    assert "kept" in result.stdout
+
+
+def test_broken_environment_is_an_error_with_a_next_step(monkeypatch):
+    def broken(options, console):
+        raise BrokenEnvironmentError("GPU GPU-1: in use by pid 7", "wait for it")
+
+    monkeypatch.setattr("ci.nightly.run_nightly", broken)
+
+    result = invoke("nightly", "--set", "smoke", "--json")
+
+    assert result.exit_code == Exit.BROKEN
+    assert json.loads(result.stdout) == {"exit_code": 5, "error": "GPU GPU-1: in use by pid 7", "next": ["wait for it"]}
+    assert "next: wait for it" in result.stderr
+
+
+def test_measuring_process_is_the_benchmarks_command():
+    assert COMMAND[1:] == ("-m", "benchmarks.run")
+
+
+class TestTable:
+    def shown(self, night, console_factory, **options):
+        console, read = console_factory
+        show_night(night, console, **options)
+        return read()
+
+    @pytest.fixture
+    def plain(self, tmp_path):
+        from rich.console import Console
+
+        file = (tmp_path / "table.txt").open("w+")
+        yield Console(file=file, width=80), lambda: (file.seek(0), file.read())[1]
+        file.close()
+
+    def test_many_findings_are_counted_sorted_and_cut_with_a_word(self, fake_night, plain):
+        before = [make_record([timed(v, op=f"op{i:03}") for i in range(60)]) for v in QUIET]
+        after = [make_record([timed(v * (1.5 if i == 59 else 1.1), op=f"op{i:03}") for i in range(60)]) for v in QUIET]
+        fake_night.night(before)
+        night = fake_night.night(after).nights[0]
+
+        text = self.shown(night, plain, rows=40)
+
+        rows = [line for line in text.splitlines() if line.startswith("regressed ")]
+        assert "60 series: 60 regressed" in text
+        assert "40 of 60 series shown, strongest evidence first" in text
+        assert len(rows) == 40
+        assert "op059" in rows[0]
+
+    def test_lines_are_whole_whatever_the_width(self, fake_night, plain):
+        night = fake_night.night(make_records()).nights[0]
+
+        text = self.shown(night, plain)
+
+        assert "device_us/verify/recoverssm/kimi_k3_tp8_b32_t8_a3.84_fp32/graph-cold 100 us: no accepted night" in text
+        assert "1,000 bytes" in text
+
+    def test_regression_says_how_to_measure_it_again(self, fake_night):
+        fake_night.night(make_records())
+        night = fake_night.night(make_records([2 * v for v in QUIET])).nights[0]
+
+        step = next_step(night, "S")
+
+        assert "--case 'kimi_k3_tp8_b32_t8_a3.84_fp32' --processes 12 --store S" in step
+
+
+class TestDoctor:
+    def test_machine_without_a_gpu_can_run_the_nightly(self, tmp_path):
+        result = invoke("doctor", "--json", "--store", str(tmp_path / "store"))
+
+        found = json.loads(result.output)
+        assert result.exit_code == found["exit_code"] == 0
+        assert {f["level"] for f in found["findings"]} <= {"ok", "limited"}
+        assert any("on the CPU" in what for what in found["will_run"])
+        assert any("device times" in what for what in found["will_not_run"])
+
+    def test_missing_package_is_named_with_its_repair_and_exits_5(self, monkeypatch, tmp_path, quick):
+        real = doctor.importlib.util.find_spec
+        monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: None if name == "scipy" else real(name))
+
+        result = invoke("doctor", "--store", str(tmp_path))
+
+        assert result.exit_code == Exit.BROKEN
+        assert re.search(r"BROKEN +scipy +not installed\n +fix: make setup", result.output)
+        assert "will not run: the nightly, until this is repaired: scipy" in result.output
+
+    def test_interpreter_that_fails_is_found(self, monkeypatch, tmp_path):
+        monkeypatch.setattr(doctor, "ROOT", tmp_path)  # there is no probe there
+        monkeypatch.setattr(
+            doctor, "ask_torch", lambda env: doctor.importlib.import_module("ci.gpus").TorchView("2", None, (), None)
+        )
+
+        examination = doctor.examine(str(tmp_path))
+
+        (finding,) = [f for f in examination.findings if f.name == "interpreter"]
+        assert finding.level == "broken"
+        assert "numpy" in finding.found
+
+    def test_held_lock_is_named_and_torch_leaves_that_gpu_alone(self, monkeypatch, tmp_path, quick):
+        from benchmarks.harness.lock import GpuLock
+        from ci.gpus import Gpu
+
+        monkeypatch.setattr(doctor, "find_gpus", lambda: [Gpu("GPU-1", "NVIDIA H200")])
+        monkeypatch.setattr(doctor, "ask_torch", lambda env: pytest.fail("asked"))
+        with GpuLock("GPU-1", command="a night"):
+            examination = doctor.examine(str(tmp_path))
+
+        levels = {f.name: (f.level, f.found) for f in examination.findings}
+        assert levels["lock"][0] == levels["torch"][0] == "limited"
+        assert "a night" in levels["lock"][1]
+
+    def test_no_git_is_limited_and_says_how_to_name_the_commit(self, monkeypatch, tmp_path, quick):
+        monkeypatch.setattr(doctor, "ROOT", tmp_path)
+
+        (finding,) = [f for f in doctor.examine(str(tmp_path)).findings if f.name == "git"]
+
+        assert finding.level == "limited"
+        assert "--commit SHA" in finding.fix
+
+    def test_damaged_store_is_named_and_left_as_it_is(self, fake_night, quick):
+        night = fake_night.night(make_records()).nights[0]
+        path = next(fake_night.store.rglob(f"nights/**/{night.id}.json"))
+        path.write_text("{")
+
+        (finding,) = [f for f in doctor.examine(str(fake_night.store)).findings if f.name == "store"]
+
+        assert finding.level == "limited"
+        assert night.id in finding.found
+        assert path.read_text() == "{"
+
+    @pytest.fixture
+    def quick(self, monkeypatch):
+        from ci.gpus import TorchView
+
+        monkeypatch.setattr(doctor, "ask_torch", lambda env: TorchView("2.11", None, (), None))
+        monkeypatch.setattr(doctor, "_interpreter", lambda: doctor.Finding("interpreter", "ok", "not tried"))

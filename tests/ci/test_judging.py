@@ -1,0 +1,288 @@
+"""From records to verdicts: what fails a night, what is only told, and which night is the base."""
+
+import math
+
+import pytest
+
+from benchmarks.harness import records
+from ci.config import load_thresholds
+from ci.exits import Exit
+from ci.judging import judge
+from ci.night import Base, Tonight, choose_base
+from tests.ci.nights import CASE, QUIET, exact, make_case, make_record, make_records, timed
+
+THRESHOLDS = load_thresholds()
+
+
+def tonight(found, **changes):
+    return Tonight(**{"case_set": "smoke", "pattern": "*", "selected": [CASE], "records": found, **changes})
+
+
+def make_night(found, **changes):
+    verdicts = [
+        records.Verdict(
+            metric=m.metric,
+            op=m.op,
+            provider=m.provider,
+            case=m.case,
+            contract=m.contract,
+            unit=m.unit,
+            verdict="new",
+            reason="",
+            gated=True,
+        )
+        for m in found[0].measurements
+    ]
+    facts = {
+        "id": records.new_id(None),
+        "created_utc": "2026-11-29T00:00:00Z",
+        "case_set": "smoke",
+        "gpu_model": "nvidia-h200",
+        "records": [r.id for r in found],
+        "verdicts": verdicts,
+        "accepted": True,
+        "exit_code": 0,
+    }
+    return records.Night(**{**facts, **changes})
+
+
+def base_of(found, **changes):
+    return Base(make_night(found, **changes), found)
+
+
+def judged(found, base=None, **changes):
+    return judge(tonight(found, **changes), base, THRESHOLDS)
+
+
+def named(findings, metric="device_us"):
+    (verdict,) = [v for v in findings.verdicts if v.metric == metric]
+    return verdict
+
+
+def test_verdict_carries_its_numbers():
+    verdict = named(judged(make_records([v * 1.1 for v in QUIET]), base_of(make_records())))
+
+    assert verdict.verdict == "regressed"
+    assert verdict.value == pytest.approx(110.0)
+    assert verdict.base_value == 100.0
+    assert verdict.change_pct == pytest.approx(10.0)
+    assert verdict.change_low_pct < 10.0 < verdict.change_high_pct
+    assert verdict.low < 110.0 < verdict.high
+    assert verdict.limit_pct == 3.0
+    assert verdict.n_processes == 5
+    assert verdict.process_sd_pct == pytest.approx(0.158, abs=0.001)
+    assert 1.0 < verdict.detectable_pct < 2.0
+
+
+def test_series_skipped_by_all_processes_is_told_and_not_missing():
+    skipped = timed(None, status="skipped", reason="needs 200 GiB, the card has 139")
+    found = judged([make_record([skipped, exact(1.0)]) for _ in QUIET], base_of(make_records()))
+
+    assert [v.metric for v in found.verdicts] == ["cache_bytes"]
+    assert any("1 series skipped by every process: needs 200 GiB" in note for note in found.notes)
+
+
+def test_series_skipped_by_some_processes_is_missing():
+    skipped = make_record([timed(None, status="skipped", reason="memory taken"), exact(1000.0)])
+
+    verdict = named(judged([*make_records(QUIET[:4]), skipped]))
+
+    assert verdict.verdict == "missing"
+    assert "skipped in 1 of 5 processes: memory taken" in verdict.reason
+
+
+def test_series_that_some_processes_lack_is_missing():
+    assert named(judged([*make_records(QUIET[:4]), make_record([exact(1000.0)])])).verdict == "missing"
+
+
+@pytest.mark.parametrize("status", ["failed", "invalid"])
+def test_one_failed_process_makes_a_series_invalid(status):
+    broken = make_record([timed(None, status=status, reason="below its roofline"), exact(1000.0)])
+
+    found = judged([*make_records(QUIET[:4]), broken])
+
+    assert found.code == Exit.INVALID
+    assert f"{status} in 1 of 5 processes: below its roofline" in named(found).reason
+
+
+def test_series_twice_in_a_record_is_invalid():
+    double = make_record([timed(100.0), timed(100.0), exact(1000.0)])
+
+    assert named(judged([*make_records(QUIET[:4]), double])).verdict == "invalid"
+
+
+def test_missing_value_of_an_ok_series_is_invalid():
+    assert named(judged(make_records([*QUIET[:4], None]))).verdict == "invalid"
+
+
+@pytest.mark.parametrize(("value", "passed"), [(None, True), (0.5, True), (1e-4, False), (math.nan, True)])
+def test_check_counts_as_passed_only_with_a_finite_value_in_its_limit(value, passed):
+    check = records.Check(
+        case=CASE,
+        op="commit_state",
+        provider="recoverssm",
+        metric="state_error",
+        value=value,
+        limit=0.01,
+        passed=passed,
+    )
+
+    found = judged([make_record([timed(v)], checks=[check]) for v in QUIET])
+
+    assert found.code == Exit.INVALID
+    assert named(found, "state_error").gated
+    assert "commit_state state_error" in named(found).reason
+
+
+def test_failed_check_of_one_provider_leaves_the_others_alone():
+    check = records.Check(
+        case=CASE, op="verify", provider="full_state", metric="out_error", value=1.0, limit=0.01, passed=False
+    )
+
+    found = judged([make_record([timed(v)], checks=[check]) for v in QUIET])
+
+    assert named(found).verdict == "new"
+
+
+def test_ungated_series_never_fails_a_night():
+    host = {"contract": "host-dispatch", "metric": "host_us"}
+    before = [make_record([timed(v, **host)]) for v in QUIET]
+    slow = [make_record([timed(2 * v, **host)]) for v in QUIET]
+
+    found = judged(slow, base_of(before))
+
+    assert named(found, "host_us").verdict == "regressed"
+    assert not named(found, "host_us").gated
+    assert found.code == Exit.PASS
+
+
+def test_host_time_on_another_cpu_is_new_while_device_time_is_not():
+    host = {"contract": "host-dispatch", "metric": "host_us"}
+    before = [make_record([timed(v), timed(v, **host)]) for v in QUIET]
+    other = records.Environment(
+        gpu_model="nvidia-h200", python="3.12.1", torch="2.11.0", harness="1", driver="580.1", cpu_model="B"
+    )
+    after = [make_record([timed(v), timed(v, **host)], environment=other) for v in QUIET]
+
+    found = judged(after, base_of(before))
+
+    assert named(found).verdict == "unchanged"
+    assert named(found, "host_us").verdict == "new"
+    assert "CPU or OS kernel" in named(found, "host_us").reason
+
+
+def test_small_batches_have_wider_limits():
+    def shifted(num_requests):
+        cases = [make_case(num_requests=num_requests)]
+        before = make_records(cases=cases)
+        return named(judged(make_records([v * 1.045 for v in QUIET], cases=cases), base_of(before))).verdict
+
+    assert shifted(32) == "regressed"
+    assert shifted(8) != "regressed"
+    assert shifted(1) != "regressed"
+
+
+def test_vanished_case_is_missing_even_when_the_set_no_longer_names_it():
+    found = judged(
+        [make_record([exact(1.0, case="other")]) for _ in QUIET], base_of(make_records()), selected=["other"]
+    )
+
+    assert found.code == Exit.MISSING
+    assert named(found).verdict == "missing"
+
+
+def test_cases_that_were_not_asked_for_are_not_missing():
+    other = [make_record([timed(100.0, case="other"), timed(v)]) for v in QUIET]
+
+    smaller_set = judged(make_records(), base_of(other, case_set="nightly"))
+    one_case = judged(make_records(), base_of(other), pattern=CASE)
+
+    assert {v.case for v in smaller_set.verdicts} == {v.case for v in one_case.verdicts} == {CASE}
+    assert smaller_set.code == one_case.code == Exit.PASS
+    assert "only cases matching" in " ".join(one_case.notes)
+
+
+def test_card_whose_memory_got_slower_is_another_instrument():
+    slow = records.Control(name="copy", read_bytes=1, write_bytes=1, median_us=270.0, bytes_per_s=1.0)
+
+    found = judged(make_records(controls=[slow]), base_of(make_records()))
+
+    assert found.code == Exit.INVALID
+    assert "control copy: +8.0 %" in found.doubts[0]
+
+
+def test_control_that_vanished_is_doubted():
+    assert judged(make_records(controls=[]), base_of(make_records())).code == Exit.INVALID
+
+
+def test_records_of_two_environments_or_sources_are_no_night():
+    other = records.Environment(gpu_model="nvidia-h200", python="3.12.1", torch="2.11.0", harness="1", driver="590.0")
+    subject = records.Subject(source_hash="other", version="0.1.0")
+
+    environments = judged([*make_records(QUIET[:4]), *make_records([100.0], environment=other)])
+    sources = judged([*make_records(QUIET[:4]), *make_records([100.0], subject=subject)])
+
+    assert environments.code == sources.code == Exit.INVALID
+    assert "different environments" in environments.doubts[0]
+    assert "different sources" in sources.doubts[0]
+
+
+def test_verdicts_come_in_order_of_evidence():
+    slow = [make_record([timed(v * f, op=f"op{i}") for i, f in enumerate((1.0, 1.05, 1.3))]) for v in QUIET]
+    before = [make_record([timed(v, op=f"op{i}") for i in range(3)]) for v in QUIET]
+
+    ops = [v.op for v in judged(slow, base_of(before)).verdicts]
+
+    assert ops == ["op2", "op1", "op0"]
+
+
+def test_invalid_outweighs_missing_and_missing_outweighs_regressed():
+    before = base_of([make_record([timed(v), timed(v, op="commit"), timed(v, op="conv")]) for v in QUIET])
+    slow = [make_record([timed(2 * v), timed(v, op="conv")]) for v in QUIET]
+    broken = [make_record([timed(2 * v), timed(0.0, op="conv")]) for v in QUIET]
+
+    assert judged(slow, before).code == Exit.MISSING
+    assert judged(broken, before).code == Exit.INVALID
+
+
+def test_foreign_processes_and_throttling_are_told():
+    monitor = records.MonitorSummary(foreign_processes=[4242], throttle_us={"thermal": 1500, "power": 0})
+
+    notes = " ".join(judged(make_records(monitor=monitor)).notes)
+
+    assert "[4242]" in notes
+    assert "thermal 1.5 ms" in notes
+    assert "power" not in notes
+
+
+def chosen_base(past, **changes):
+    """The index in ``past`` (oldest first: records, and changes of the night) of the base chosen for tonight."""
+    nights = [
+        make_night(found, created_utc=f"2026-11-{day:02}T00:00:00Z", **facts)
+        for day, (found, facts) in enumerate(past, 1)
+    ]
+    stored = {r.id: r for found, _ in past for r in found}
+    base = choose_base(nights, lambda ids: [stored[i] for i in ids], tonight(make_records(), **changes))
+    return None if base is None else nights.index(base.night)
+
+
+def test_base_is_the_newest_accepted_night():
+    assert chosen_base([(make_records(), {}), (make_records(), {}), (make_records(), {"accepted": False})]) == 1
+
+
+def test_base_is_of_the_same_environment():
+    other = records.Environment(gpu_model="nvidia-h200", python="3.12.1", torch="2.12.0", harness="1", driver="580.1")
+
+    assert chosen_base([(make_records(), {}), (make_records(environment=other), {})]) == 0
+    assert chosen_base([(make_records(environment=other), {})]) is None
+
+
+def test_night_of_fewer_cases_does_not_hide_the_full_one():
+    both = [make_record([timed(v), timed(v, case="other")]) for v in QUIET]
+
+    assert chosen_base([(both, {}), (make_records(), {})], selected=[CASE, "other"]) == 0
+    assert chosen_base([(both, {}), (make_records(), {})], selected=[CASE]) == 1
+
+
+def test_night_of_other_cases_is_no_base():
+    assert chosen_base([([make_record([timed(1.0, case="other")])], {})]) is None
