@@ -3,15 +3,20 @@
 import json
 import random
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
-import typer
-from rich.console import Console
+from .exits import CommandError, Exit
 
-from .exits import CommandError
+try:
+    import typer
+    from rich.console import Console
+except ImportError as missing:
+    print(f"error: {missing}\nnext: make setup", file=sys.stderr)
+    sys.exit(int(Exit.BROKEN))
 
 if TYPE_CHECKING:
     from .nightly import Options, Result
@@ -38,10 +43,10 @@ def doctor(
     as_json: JsonFlag = False,
 ) -> None:
     """Say what will run on this machine, what will not, why, and the repair. 0: a nightly can run; 5: it cannot."""
-    from .doctor import as_json as to_json
-    from .doctor import examine, report
-
     with _errors(as_json):
+        from .doctor import as_json as to_json
+        from .doctor import examine, report
+
         examination = examine(store)
         if as_json:
             _print_json(to_json(examination))
@@ -75,11 +80,11 @@ def nightly(  # the options are the documentation
 
     Interrupted, it keeps every finished process; --resume goes on. Without a GPU it does what a CPU can do.
     """
-    from . import preview
-    from .config import load_nightly
-    from .nightly import Options, run_nightly
-
     with _errors(as_json):
+        from . import preview
+        from .config import load_nightly
+        from .nightly import Options, run_nightly
+
         cases = preview.select_cases(case_set, pattern)
         count = processes if processes is not None else load_nightly().processes
         if show_list or dry_run or estimate:
@@ -134,16 +139,29 @@ def _finish(result: "Result", options: "Options", as_json: bool) -> NoReturn:
 
 @contextmanager
 def _errors(as_json: bool) -> Iterator[None]:
-    """Turn an error that carries an exit code into a message, a next step, and that code."""
+    """Turn any error into a message, a next step and an exit code; Python's own code would say "regressed"."""
     try:
         yield
+    except typer.Exit:
+        raise
     except CommandError as error:
-        steps = [error.next_step] if error.next_step else []
-        if as_json:
-            _print_json({"exit_code": int(error.code), "error": str(error), "next": steps})
-        for line in (f"error: {error}", *(f"next: {step}" for step in steps)):
-            print(line, file=sys.stderr)
-        raise typer.Exit(int(error.code)) from None
+        _fail(error.code, str(error), error.next_step, as_json)
+    except KeyboardInterrupt:
+        _fail(Exit.INTERRUPTED, "interrupted before or after measuring; what was measured is kept", "", as_json)
+    except (OSError, ImportError) as error:
+        _fail(Exit.BROKEN, f"{type(error).__name__}: {error}", "python -m ci doctor", as_json)
+    except Exception as error:
+        traceback.print_exc()
+        _fail(Exit.BROKEN, f"a mistake in this program: {type(error).__name__}: {error}", "report it", as_json)
+
+
+def _fail(code: Exit, message: str, next_step: str, as_json: bool) -> NoReturn:
+    steps = [next_step] if next_step else []
+    if as_json:
+        _print_json({"exit_code": int(code), "error": message, "next": steps})
+    for line in (f"error: {message}", *(f"next: {step}" for step in steps)):
+        print(line, file=sys.stderr)
+    raise typer.Exit(int(code)) from None
 
 
 def _print_json(value: Any) -> None:

@@ -121,6 +121,27 @@ def test_broken_environment_is_an_error_with_a_next_step(monkeypatch):
     assert "next: wait for it" in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (OSError(28, "No space left on device"), 5, "No space left"),
+        (ModuleNotFoundError("No module named 'scipy'"), 5, "python -m ci doctor"),
+        (ZeroDivisionError("oops"), 5, "a mistake in this program: ZeroDivisionError: oops"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+    ],
+)
+def test_no_error_exits_1_which_would_mean_regressed(monkeypatch, error, code, said):
+    def broken(options, console):
+        raise error
+
+    monkeypatch.setattr("ci.nightly.run_nightly", broken)
+
+    result = invoke("nightly", "--set", "smoke")
+
+    assert result.exit_code == code
+    assert said in result.stderr
+
+
 def test_measuring_process_is_the_benchmarks_command():
     assert COMMAND[1:] == ("-m", "benchmarks.run")
 
