@@ -222,7 +222,7 @@ def _build_page(store: Store, site: Path, result: Result) -> None:
     command += ["--store", str(HISTORY)] if HISTORY.is_dir() else []
     command += ["--out", str(site)]
     if importlib.util.find_spec("plotly") is None:
-        result.messages.append(f"no page here (plotly is not installed); elsewhere: {' '.join(command[1:])}")
+        result.messages.append(f"no page here (plotly is not installed); elsewhere: python {' '.join(command[1:])}")
         return
     try:
         done = subprocess.run(
@@ -231,10 +231,12 @@ def _build_page(store: Store, site: Path, result: Result) -> None:
     except (OSError, subprocess.TimeoutExpired) as error:
         result.messages.append(f"page not built: {error}")
         return
-    if done.returncode == 0:
+    last = (done.stderr.strip() or done.stdout.strip() or "no message").splitlines()[-1]
+    if done.returncode in (Exit.PASS, Exit.INVALID):  # INVALID: built, but a file of a store could not be read
         result.page = (site / "index.html").resolve()
+        if done.returncode == Exit.INVALID:
+            result.messages.append(f"page built without some files: {last}")
     else:
-        last = (done.stderr.strip() or done.stdout.strip() or "no message").splitlines()[-1]
         result.messages.append(f"page not built (exit {done.returncode}): {last}")
 
 

@@ -12,6 +12,7 @@ from .exits import Exit
 from .judging import URGENCY
 
 ROWS = 40  # of the strongest evidence; the night's file holds all
+QUIET = ("new", "unchanged")  # counted, not listed: nothing about them needs a reader
 STYLES = {
     "regressed": "bold red",
     "invalid": "bold red",
@@ -22,7 +23,7 @@ STYLES = {
 
 
 def show_night(night: Night, console: Console, *, rows: int = ROWS) -> None:
-    """Verdicts in the night's order, which is the order of evidence; unchanged ones only while there is room."""
+    """Totals, then the gated verdicts somebody should read, in the night's order: strongest evidence first."""
     counts = Counter(v.verdict for v in night.verdicts)
     totals = ", ".join(f"{counts[name]} {name}" for name in URGENCY if counts[name]) or "no series"
     ungated = sum(not v.gated for v in night.verdicts)
@@ -36,16 +37,15 @@ def show_night(night: Night, console: Console, *, rows: int = ROWS) -> None:
         _print(console, f"note: {note}")
     for name in night.quarantined:
         _print(console, f"set aside: {name}")
-    shown = night.verdicts[:rows]
-    if console.is_terminal:
+    notable = [v for v in night.verdicts if v.gated and v.verdict not in QUIET]
+    shown = notable[:rows]
+    if shown and console.is_terminal:
         console.print(_table(shown))
     else:
         for verdict in shown:
             _print(console, _line(verdict))
-    if len(night.verdicts) > rows:
-        _print(
-            console, f"{rows} of {len(night.verdicts)} series shown, strongest evidence first; the night's file has all"
-        )
+    if len(notable) > len(shown):
+        _print(console, f"{len(shown)} of {len(notable)} shown, strongest evidence first; the night's file has all")
 
 
 def next_step(night: Night, store: str) -> str | None:

@@ -170,17 +170,25 @@ class TestTable:
 
         rows = [line for line in text.splitlines() if line.startswith("regressed ")]
         assert "60 series: 60 regressed" in text
-        assert "40 of 60 series shown, strongest evidence first" in text
+        assert "40 of 60 shown, strongest evidence first" in text
         assert len(rows) == 40
         assert "op059" in rows[0]
 
     def test_lines_are_whole_whatever_the_width(self, fake_night, plain):
+        fake_night.night(make_records())
+        night = fake_night.night(make_records([2 * v for v in QUIET])).nights[0]
+
+        text = self.shown(night, plain)
+
+        assert "device_us/verify/recoverssm/kimi_k3_tp8_b32_t8_a3.84_fp32/graph-cold 200 us +100.00 %:" in text
+
+    def test_new_and_unchanged_series_are_counted_but_not_listed(self, fake_night, plain):
         night = fake_night.night(make_records()).nights[0]
 
         text = self.shown(night, plain)
 
-        assert "device_us/verify/recoverssm/kimi_k3_tp8_b32_t8_a3.84_fp32/graph-cold 100 us: no accepted night" in text
-        assert "1,000 bytes" in text
+        assert f"{len(night.verdicts)} new" in text
+        assert "graph-cold" not in text
 
     def test_regression_says_how_to_measure_it_again(self, fake_night):
         fake_night.night(make_records())
