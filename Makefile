@@ -29,12 +29,13 @@ setup: ## build .venv with pinned versions (chooses cpu or gpu; KIND=cpu|gpu dec
 	  { echo 'Python 3.11 to 3.13 is needed: make setup PYTHON=python3.12'; exit 1; }
 	@$(PYTHON) -m ci.setup_venv --kind $(KIND)
 
-check: setup ## format, lint, types, import layers, GPU evidence
+check: setup ## format, lint, types, import layers, GPU evidence, README figures
 	$(PY) -m ruff format --check .
 	$(PY) -m ruff check .
 	$(PY) -m mypy
 	.venv/bin/lint-imports
 	$(PY) -m ci.evidence check
+	$(PY) -m reports table --store reports/history --readme README.md --check
 
 test: check ## check, then the tests that need no GPU, under Triton's interpreter
 	TRITON_INTERPRET=1 $(PY) -m pytest -m 'not gpu and not long' -n $(JOBS) --timeout 300
