@@ -1,15 +1,11 @@
 """``python -m ci``: the commands of the nightly job. Exit codes: ci/exits.py."""
 
-import json
 import random
 import sys
-import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
-from .exits import CommandError, Exit
+from .exits import Exit
 
 try:
     import typer
@@ -17,6 +13,8 @@ try:
 except ImportError as missing:
     print(f"error: {missing}\nnext: make setup", file=sys.stderr)
     sys.exit(int(Exit.BROKEN))
+
+from .shell import JsonFlag, errors, print_json
 
 if TYPE_CHECKING:
     from .nightly import Options, Result
@@ -29,7 +27,6 @@ app = typer.Typer(
     help="Run, judge and explain measurements. Exit codes: 0 pass, 1 regressed, 2 usage, 3 missing data, 4 invalid "
     "measurement, 5 broken environment, 130 interrupted with everything measured kept.",
 )
-JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object; progress stays on standard error.")]
 
 
 @app.callback()
@@ -43,13 +40,13 @@ def doctor(
     as_json: JsonFlag = False,
 ) -> None:
     """Say what will run on this machine, what will not, why, and the repair. 0: a nightly can run; 5: it cannot."""
-    with _errors(as_json):
+    with errors(as_json):
         from .doctor import as_json as to_json
         from .doctor import examine, report
 
         examination = examine(store)
         if as_json:
-            _print_json(to_json(examination))
+            print_json(to_json(examination))
         else:
             report(examination, Console())
         raise typer.Exit(int(examination.code))
@@ -80,7 +77,7 @@ def nightly(  # the options are the documentation
 
     Interrupted, it keeps every finished process; --resume goes on. Without a GPU it does what a CPU can do.
     """
-    with _errors(as_json):
+    with errors(as_json):
         from . import preview
         from .config import load_nightly
         from .nightly import Options, run_nightly
@@ -90,7 +87,7 @@ def nightly(  # the options are the documentation
         if show_list or dry_run or estimate:
             seen = preview.Preview(case_set, pattern, cases, store, count, gpus, seed)
             facts = seen.listing() if show_list else seen.estimate() if estimate else seen.dry_run()
-            _print_json(facts) if as_json else preview.show(facts, Console())
+            print_json(facts) if as_json else preview.show(facts, Console())
             raise typer.Exit(0)
         options = Options(
             case_set=case_set,
@@ -117,7 +114,7 @@ def _finish(result: "Result", options: "Options", as_json: bool) -> NoReturn:
 
     steps = [step for night in result.nights if (step := next_step(night, options.store))]
     if as_json:
-        _print_json(
+        print_json(
             {
                 "exit_code": int(result.code),
                 "nights": [msgspec.to_builtins(night) for night in result.nights],
@@ -135,37 +132,6 @@ def _finish(result: "Result", options: "Options", as_json: bool) -> NoReturn:
         for line in lines:
             console.print(line, markup=False, highlight=False, soft_wrap=True)
     raise typer.Exit(int(result.code))
-
-
-@contextmanager
-def _errors(as_json: bool) -> Iterator[None]:
-    """Turn any error into a message, a next step and an exit code; Python's own code would say "regressed"."""
-    try:
-        yield
-    except typer.Exit:
-        raise
-    except CommandError as error:
-        _fail(error.code, str(error), error.next_step, as_json)
-    except KeyboardInterrupt:
-        _fail(Exit.INTERRUPTED, "interrupted before or after measuring; what was measured is kept", "", as_json)
-    except (OSError, ImportError) as error:
-        _fail(Exit.BROKEN, f"{type(error).__name__}: {error}", "python -m ci doctor", as_json)
-    except Exception as error:
-        traceback.print_exc()
-        _fail(Exit.BROKEN, f"a mistake in this program: {type(error).__name__}: {error}", "report it", as_json)
-
-
-def _fail(code: Exit, message: str, next_step: str, as_json: bool) -> NoReturn:
-    steps = [next_step] if next_step else []
-    if as_json:
-        _print_json({"exit_code": int(code), "error": message, "next": steps})
-    for line in (f"error: {message}", *(f"next: {step}" for step in steps)):
-        print(line, file=sys.stderr)
-    raise typer.Exit(int(code)) from None
-
-
-def _print_json(value: Any) -> None:
-    print(json.dumps(value, indent=1, allow_nan=False, default=str))
 
 
 def main() -> None:
