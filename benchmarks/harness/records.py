@@ -10,7 +10,7 @@ import math
 from datetime import UTC, datetime
 from pathlib import Path
 from secrets import token_hex
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import msgspec
 
@@ -222,6 +222,9 @@ class Night(Struct, frozen=True, kw_only=True):
     notes: list[str] = []
 
 
+T = TypeVar("T", Record, Night)
+
+
 def utc_now() -> str:
     """Now, to the second, as ``2026-11-29T14:00:00Z``."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -238,14 +241,31 @@ def encode(obj: Record | Night) -> bytes:
     return msgspec.json.format(msgspec.json.encode(obj), indent=1) + b"\n"
 
 
+class SchemaVersionError(ValueError):
+    """The file was written by a program with another schema."""
+
+
 def decode_record(data: bytes) -> Record:
-    """Raises msgspec.ValidationError or msgspec.DecodeError, both naming the place."""
-    return msgspec.json.decode(data, type=Record)
+    """Raises SchemaVersionError, msgspec.ValidationError or msgspec.DecodeError, the latter two naming the place."""
+    return _decode(data, Record)
 
 
 def decode_night(data: bytes) -> Night:
-    """Raises msgspec.ValidationError or msgspec.DecodeError, both naming the place."""
-    return msgspec.json.decode(data, type=Night)
+    """Raises as ``decode_record``."""
+    return _decode(data, Night)
+
+
+class _Versioned(msgspec.Struct):
+    schema_version: int | None = None
+
+
+def _decode(data: bytes, kind: type[T]) -> T:
+    # The version first: what else is wrong with a file of another schema follows from that.
+    version = msgspec.json.decode(data, type=_Versioned).schema_version
+    if version != SCHEMA_VERSION:
+        found = "no schema_version" if version is None else f"schema_version {version}"
+        raise SchemaVersionError(f"expected schema_version {SCHEMA_VERSION}, got {found}: read it with its own release")
+    return msgspec.json.decode(data, type=kind)
 
 
 def json_schema() -> dict[str, Any]:

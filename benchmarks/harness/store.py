@@ -164,21 +164,34 @@ class Store:
         if left and not self.writable:
             self._note(left, "a write was interrupted")
         elif left:
-            with self._locked():
-                # With the lock held no writer is at work, so whatever is still there was left behind.
-                for path in left:
-                    if path.exists() and _is_interrupted(path):
-                        self._set_aside(path, "a write was interrupted")
+            try:
+                with self._locked():
+                    # With the lock held no writer is at work, so whatever is still there was left behind.
+                    for path in left:
+                        if path.exists() and _is_interrupted(path):
+                            self._set_aside(path, "a write was interrupted")
+            except OSError as error:
+                self._note(left, f"a write was interrupted (not set aside: {error.strerror})")
 
     def _set_aside(self, path: Path, reason: str) -> None:
-        """Move what cannot be read below ``quarantine/`` with the reason; only name it where reading alone."""
+        """Move what cannot be read below ``quarantine/`` with the reason; only name it where nothing can be moved."""
         if not self.writable:
             self._note([path], reason)
             return
+        try:
+            moved = self._move_aside(path, reason)
+        except OSError as error:  # a full or read-only disk must not keep the readable files from being used
+            self._note([path], f"{reason} (not set aside: {error.strerror})")
+        else:
+            if moved:
+                self._note([path], reason)
+
+    def _move_aside(self, path: Path, reason: str) -> bool:
+        """Whether there was something to move: another process may have been quicker."""
         parts = [path, samples_path(path)] if path.parts[-3] == "records" else [path]
         with self._locked():
             if not path.exists():
-                return  # another process was quicker
+                return False
             moved = []
             for part in parts:
                 target = self.folder / "quarantine" / part.relative_to(self.folder)
@@ -189,7 +202,7 @@ class Store:
             explained = target.with_name(f"{target.name}.reason.txt")
             explained.write_text(f"{reason}\n", encoding="utf-8")
             self._added([*moved, explained], f"set {path.name} aside")
-        self._note([path], reason)
+        return True
 
     def _note(self, paths: Iterable[Path], reason: str) -> None:
         notes = [f"{path.relative_to(self.folder)}: {reason}" for path in paths]
@@ -212,16 +225,20 @@ class Store:
             self._lock.release()
 
     def _write(self, contents: dict[Path, bytes]) -> None:
-        """All files, each by a temporary file in its own folder, fsync and rename; or none of them."""
+        """All files, each by a temporary file in its own folder, fsync and rename; or none of them.
+
+        What is written exists once its last file does; files without it were left by a killed writer: replaced.
+        """
         if not self.writable:
             raise StoreError(f"{self.folder}: opened for reading only; nothing was written")
         placed: list[Path] = []
         temporary = {path: path.with_name(f".{path.name}.{os.getpid()}.tmp") for path in contents}
         try:
             with self._locked():
+                *_, last = contents
+                if last.exists():
+                    raise AlreadyStoredError(f"{last}: exists; a store is append-only, so nothing was written")
                 for path, data in contents.items():
-                    if path.exists():
-                        raise AlreadyStoredError(f"{path}: exists; a store is append-only, so nothing was written")
                     path.parent.mkdir(parents=True, exist_ok=True)
                     _write_through(temporary[path], data)
                 for path in contents:

@@ -138,9 +138,13 @@ def test_files_left_by_a_killed_writer_are_named_and_set_aside(store: Store):
         lambda data: data[: len(data) // 2],
         lambda _: b"",
         lambda data: data.replace(b'"schema_version": 1', b'"schema_version": "one"'),
+        lambda data: data.replace(b'"schema_version": 1', b'"schema_version": 2'),
+        lambda data: data.replace(b'"schema_version": 1,', b""),
+        lambda data: data.replace(b"61.5", b"NaN"),
+        lambda data: data.replace(b"61.5", b"1e999"),
         lambda data: data.replace(b"20261129T140001Z-abc-000001", b"20261129T140001Z-abc-000002"),
     ],
-    ids=["truncated", "empty", "wrong type", "other id"],
+    ids=["truncated", "empty", "wrong type", "other schema", "no schema", "nan", "infinite", "other id"],
 )
 def test_corrupt_record_is_named_and_set_aside_and_the_rest_used(store: Store, damage):
     paths = add_three(store)
@@ -156,6 +160,42 @@ def test_corrupt_record_is_named_and_set_aside_and_the_rest_used(store: Store, d
         ".json.reason.txt",
     }
     assert not paths[1].exists()
+
+
+def test_file_of_another_schema_says_so(store: Store):
+    path = store.add_record(make_record(), make_table())
+    path.write_bytes(path.read_bytes().replace(b'"schema_version": 1', b'"schema_version": 2, "new_field": 0'))
+
+    assert store.records() == []
+    assert "expected schema_version 1, got schema_version 2" in store.quarantined[0]
+
+
+def test_record_whose_writer_was_killed_before_its_json_can_be_added_again(store: Store):
+    path = store.add_record(make_record(), make_table())
+    path.unlink()
+    path.with_suffix(".parquet").write_bytes(b"PAR1")
+
+    store.add_record(make_record(), make_table())
+
+    assert [record.id for record in store.records([make_record().id])] == [make_record().id]
+    assert store.quarantined == []
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS])
+def test_disk_that_takes_no_more_does_not_keep_the_readable_files_from_being_used(
+    store: Store, monkeypatch: pytest.MonkeyPatch, code: int
+):
+    paths = add_three(store)
+    paths[1].write_bytes(b"{")
+    paths[2].with_name(".x.json.1.tmp").write_bytes(b"")
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(Path, "replace", refuse)
+    assert [record.id[-1] for record in store.records()] == ["0", "2"]
+    assert len(store.quarantined) == 2
+    assert all(f"not set aside: {os.strerror(code)}" in note for note in store.quarantined)
 
 
 def test_truncated_samples_set_their_record_aside(store: Store):
