@@ -7,32 +7,37 @@ from .errors import BranchError
 from .store import Store
 
 PUSH_TRIES = 5
+REBASE_STATES = ("rebase-merge", "rebase-apply")  # folders of git while a rebase is under way
 AUTHOR = ("recoverssm-nightly", "nightly@recoverssm.invalid")  # where git knows no user, as on a fresh runner
 
 
 def open_branch_store(branch: str, *, writable: bool = True, workspace: Path | None = None) -> "BranchStore":
     """Check ``branch`` out beside the workspace, up to date with its remote where there is one.
 
-    A branch that exists nowhere is made, empty and without a parent.
+    A branch that exists nowhere is made, empty and without a parent, where the store may be written to.
 
     Raises:
-        BranchError: no git repository here, or the remote cannot be reached and the branch is not here either.
+        BranchError: no git repository here; the branch is neither here nor on the remote and is only to be read, or
+            the remote cannot be reached; or something else is checked out in the store's folder.
     """
+    if not branch or branch.startswith("-"):
+        raise BranchError(f"expected branch:NAME, such as branch:perf-history, got the name {branch!r}")
     top = Path(_git(workspace or Path.cwd(), "rev-parse", "--show-toplevel"))
     remote = _remote(top)
     on_remote = remote is not None and _fetch(top, remote, branch)
     folder = top.parent / f"{top.name}-{branch}"
     if not (folder / ".git").exists():
         if not _has(top, f"refs/heads/{branch}"):
+            if not on_remote and not writable:
+                where = f"here nor on {remote}" if remote else "here, and there is no remote"
+                raise BranchError(f"{branch}: no such branch {where}; the first night with this --store makes it")
             start = f"{remote}/{branch}" if on_remote else _empty_commit(top, branch)
             _git(top, "branch", "--no-track", branch, start)
         _git(top, "worktree", "prune")
         _git(top, "worktree", "add", str(folder), branch)
-    if writable:
-        _commit_leftovers(folder)
-    if on_remote:
-        _rebase(folder, f"{remote}/{branch}")
-    return BranchStore(folder, branch=branch, remote=remote, writable=writable)
+    store = BranchStore(folder, branch=branch, remote=remote, writable=writable)
+    store.catch_up(on_remote=on_remote)
+    return store
 
 
 class BranchStore(Store):
@@ -41,6 +46,19 @@ class BranchStore(Store):
     def __init__(self, folder: Path, *, branch: str, remote: str | None, writable: bool = True) -> None:
         super().__init__(folder, writable=writable)
         self._branch, self._remote = branch, remote
+
+    def catch_up(self, *, on_remote: bool) -> None:
+        """Clean up after runs that were killed, and put what is only here onto what the remote has.
+
+        Raises:
+            BranchError: something else is checked out in the folder, or git cannot rebase.
+        """
+        with self._locked():  # another night may be adding to the same checkout
+            _require_branch(self.folder, self._branch)
+            if self.writable:
+                _commit_leftovers(self.folder)
+            if on_remote:
+                _rebase(self.folder, f"{self._remote}/{self._branch}")
 
     def publish(self) -> None:
         """Push; when others pushed first, rebase onto theirs and try again.
@@ -60,7 +78,8 @@ class BranchStore(Store):
                 return
             try:
                 _git(self.folder, "fetch", self._remote, self._refspec())
-                _rebase(self.folder, f"{self._remote}/{self._branch}")
+                with self._locked():
+                    _rebase(self.folder, f"{self._remote}/{self._branch}")
             except BranchError as error:
                 problem = str(error)
         raise BranchError(
@@ -119,6 +138,17 @@ def _empty_commit(top: Path, branch: str) -> str:
     return _git(top, *_identity(top), "commit-tree", tree, "-m", f"{branch}: begin")
 
 
+def _require_branch(folder: Path, branch: str) -> None:
+    """Undo a rebase that was killed, which leaves no branch checked out; refuse to write to another branch."""
+    _abort_rebase(folder)
+    try:
+        found = _git(folder, "symbolic-ref", "--short", "HEAD")
+    except BranchError:
+        found = "a single commit"
+    if found != branch:
+        raise BranchError(f"{folder} has {found} checked out; go back: git -C {folder} checkout {branch}")
+
+
 def _commit_leftovers(folder: Path) -> None:
     """Commit files that an interrupted run wrote but could not commit; temporary ones stay out."""
     present = [name for name in ("records", "nights", "quarantine") if (folder / name).exists()]
@@ -132,8 +162,14 @@ def _rebase(folder: Path, onto: str) -> None:
     try:
         _git(folder, *_identity(folder), "rebase", "--quiet", onto)
     except BranchError:
-        _git(folder, "rebase", "--abort")
+        _abort_rebase(folder)
         raise
+
+
+def _abort_rebase(folder: Path) -> None:
+    # A rebase that git refused to begin has left nothing to undo.
+    if any(Path(folder, _git(folder, "rev-parse", "--git-path", name)).exists() for name in REBASE_STATES):
+        _git(folder, "rebase", "--abort")
 
 
 def _identity(folder: Path) -> list[str]:

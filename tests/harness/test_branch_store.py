@@ -184,3 +184,40 @@ def test_hooks_of_the_workspace_do_not_run_on_the_history(workspace: Path):
 def test_folder_without_a_repository_is_a_clear_error(tmp_path: Path):
     with pytest.raises(StoreError, match="not a git repository"):
         open_branch_store(BRANCH, workspace=tmp_path)
+
+
+def test_killed_rebase_is_undone_and_loses_no_file(workspace: Path, origin: Path):
+    git(workspace, "remote", "add", "origin", str(origin))
+    store = open_branch_store(BRANCH, workspace=workspace)
+    store.publish()
+    store.add_record(make_record(), make_table())
+    git(store.folder, "-c", "sequence.editor=sed -i 1ibreak", "rebase", "-q", "-i", "HEAD~1")
+    left = store.folder / "nights" / "nvidia-h200" / "20261129T150000Z-abc-000001.json"
+    left.parent.mkdir(parents=True)
+    left.write_text("{}")
+
+    open_branch_store(BRANCH, workspace=workspace)
+
+    assert git(store.folder, "symbolic-ref", "--short", "HEAD") == BRANCH
+    assert f"records/nvidia-h200/{RECORD_ID}.json" in files_on(workspace, BRANCH)
+    assert str(left.relative_to(store.folder)) in files_on(workspace, BRANCH)
+
+
+def test_other_branch_in_the_folder_is_refused_and_not_written_to(workspace: Path):
+    folder = open_branch_store(BRANCH, workspace=workspace).folder
+    git(folder, "checkout", "-q", "-b", "other")
+
+    with pytest.raises(BranchError, match=f"has other checked out; go back: git -C .* checkout {BRANCH}"):
+        open_branch_store(BRANCH, workspace=workspace)
+
+
+def test_branch_that_is_only_read_is_not_made(workspace: Path):
+    with pytest.raises(BranchError, match="no such branch here"):
+        open_branch_store("typo", writable=False, workspace=workspace)
+    assert git(workspace, "branch", "--list", "typo") == ""
+
+
+@pytest.mark.parametrize("name", ["", "--help", "-d"])
+def test_name_that_git_would_take_for_an_option_is_refused(workspace: Path, name: str):
+    with pytest.raises(BranchError, match="expected branch:NAME"):
+        open_branch_store(name, workspace=workspace)
