@@ -1,5 +1,6 @@
 """One run per GPU: a file lock named by the GPU's UUID, held by the operating system until the process ends."""
 
+import contextlib
 import json
 import os
 import shlex
@@ -58,13 +59,16 @@ class GpuLock:
         except Timeout as error:
             raise LockHeldError(self._held()) from error
         holder = {"pid": os.getpid(), "command": self._command, "since_utc": utc_now()}
-        self._holder_path.write_text(json.dumps(holder) + "\n", encoding="utf-8")
+        # Best effort: a full disk, or the description that a killed run of another user left, does not keep a free GPU.
+        with contextlib.suppress(OSError):
+            self._holder_path.write_text(json.dumps(holder) + "\n", encoding="utf-8")
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._holder_path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self._holder_path.unlink(missing_ok=True)
         self._lock.release()
 
     def _held(self) -> str:

@@ -82,3 +82,13 @@ def test_folder_comes_from_argument_then_variable_then_user(tmp_path: Path, monk
     assert lock_folder() == Path("/shared/locks")
     monkeypatch.delenv(FOLDER_VARIABLE)
     assert lock_folder().name == f"recoverssm-locks-{os.getuid()}"
+
+
+def test_description_that_cannot_be_written_does_not_keep_a_free_gpu(tmp_path: Path):
+    # A killed run of another user may have left one; a folder in its place refuses root as well.
+    (tmp_path / "abc.holder.json").mkdir()
+
+    with GpuLock("GPU-abc", tmp_path), pytest.raises(LockHeldError, match="left no description"):
+        GpuLock("GPU-abc", tmp_path).__enter__()
+    with GpuLock("GPU-abc", tmp_path):
+        pass
