@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 from rich.console import Console
 
+from .harness.parent import end_with_parent
+
 if TYPE_CHECKING:
     from .cases import BenchCase
 
@@ -43,6 +45,7 @@ def run(
     Exit codes: 0 measured; 2 usage; 3 nothing selected; 4 a check failed or a value is invalid (the record is written);
     5 broken environment.
     """
+    end_with_parent()
     console = Console()
     has_gpu = _choose_kernels()
     cases = _select(case_set, case)

@@ -61,7 +61,7 @@ def _judge_series(
     for item in gather(tonight, base):
         m = item.example
         limits = thresholds.limits_for(m.metric, m.op, m.provider, m.contract, num_requests.get(m.case, 0))
-        if item.skip_reason is not None:
+        if item.skip_reason is not None and item.base is None:
             skipped[m.case, item.skip_reason] += 1
         elif trouble := item.trouble(blocked.get((m.case, m.provider))):
             result.append((_verdict(item, Judgement(*trouble), limits), 0.0))

@@ -17,7 +17,7 @@ from benchmarks.harness.store import Store
 
 from .config import NightlyConfig
 from .exits import BrokenEnvironmentError, Exit, MissingDataError, UsageError
-from .gpus import Gpu
+from .gpus import CPU, Gpu
 from .processes import Ended, run_child
 from .progress import NightProgress
 from .session import State, save
@@ -116,6 +116,10 @@ class Measuring:
         except (OSError, ValueError, msgspec.MsgspecError, pa.ArrowException) as error:
             self._set_aside(path, f"{type(error).__name__}: {error}")
             return
+        if gpu.uuid != CPU and record.environment.gpu_model == CPU:
+            reason = f"the process that was to measure GPU {gpu.uuid} saw no GPU and measured the CPU"
+            self._set_aside(path, reason)
+            raise BrokenEnvironmentError(reason, "python -m ci doctor")
         try:
             self.store.add_record(record, samples)
         except AlreadyStoredError:

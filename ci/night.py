@@ -35,23 +35,28 @@ class Tonight:
 
 
 def choose_base(
-    nights: Iterable[Night], read_records: Callable[[list[str]], Sequence[Record]], tonight: Tonight
+    nights: Iterable[Night],
+    read_records: Callable[[list[str]], Sequence[Record]],
+    tonight: Tonight,
+    min_processes: int,
 ) -> Base | None:
     """The newest accepted night of tonight's environment that has all of tonight's cases, else most of them.
 
-    So a night of one case, or of a smaller set, never becomes the base that hides what has vanished.
+    So a night of one case, or of a smaller set, never becomes the base that hides what has vanished. One that has lost
+    records, and with them the ``min_processes`` to judge by, serves only where there is no other.
     """
     environment = tonight.records[0].environment.cut_key(host=False)
     wanted = set(tonight.selected)
     best: Base | None = None
-    best_count = 0
+    best_rank = (False, 0)
     for night in sorted(nights, key=lambda n: (n.created_utc, n.id), reverse=True):
         count = len(wanted & {v.case for v in night.verdicts})
-        if not night.accepted or count <= best_count:
+        if not night.accepted or not count or (True, count) <= best_rank:
             continue
         records = [r for r in read_records(night.records) if r.environment.cut_key(host=False) == environment]
-        if records:
-            best, best_count = Base(night, records), count
-        if best_count == len(wanted):
+        rank = (len(records) >= min_processes, count)
+        if records and rank > best_rank:
+            best, best_rank = Base(night, records), rank
+        if best_rank == (True, len(wanted)):
             break
     return best

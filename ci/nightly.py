@@ -12,7 +12,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 from rich.console import Console
 
-from benchmarks.harness.errors import LockHeldError, StoreError
+from benchmarks.harness.errors import BranchError, LockHeldError, StoreError
 from benchmarks.harness.lock import GpuLock
 from benchmarks.harness.records import Night, Record, new_id, utc_now
 from benchmarks.harness.store import Store, open_store
@@ -92,6 +92,8 @@ def _run(measuring: Measuring, gpus: Sequence[Gpu], options: Options, thresholds
     except CommandError as error:
         error.next_step = error.next_step or _resume_hint(options)
         raise
+    except (StoreError, OSError) as error:
+        raise BrokenEnvironmentError(f"{error}; {state.progress()}", _resume_hint(options)) from error
 
 
 def _open(spec: str) -> Store:
@@ -172,11 +174,14 @@ def _judge_and_store(measuring: Measuring, options: Options, thresholds: Thresho
     for model in dict.fromkeys(r.environment.gpu_model for r in records):
         night = _judge_model(measuring, options, thresholds, [r for r in records if r.environment.gpu_model == model])
         result.nights.append(night)
-        _store_night(store, night, result)
-    state.night_ids = [night.id for night in result.nights]
+        _store_night(measuring, night, result)
+    if result.code != Exit.BROKEN:  # else --resume judges and stores again
+        state.night_ids = [night.id for night in result.nights]
     save(state, options.out)
     if state.is_complete:
         measuring.clear()
+    elif result.code == Exit.BROKEN:
+        result.messages.append(f"all that was measured is stored; judge and store the night: {_resume_hint(options)}")
     elif measuring.failures or measuring.quarantined:
         result.messages.append(f"run the processes without a record again: {_resume_hint(options)}")
     result.messages = [*measuring.warnings, *result.messages]
@@ -189,7 +194,7 @@ def _judge_model(measuring: Measuring, options: Options, thresholds: Thresholds,
     store = measuring.store
     tonight = Tonight(options.case_set, options.pattern, options.selected, records, failures=measuring.failures)
     model = records[0].environment.gpu_model
-    base = choose_base(store.nights(model), store.records, tonight)
+    base = choose_base(store.nights(model), store.records, tonight, thresholds.statistics.min_processes)
     # Reading the base night may have set files aside too.
     quarantined = [*measuring.quarantined, *store.quarantined]
     tonight = Tonight(options.case_set, options.pattern, options.selected, records, quarantined, measuring.failures)
@@ -209,9 +214,11 @@ def _judge_model(measuring: Measuring, options: Options, thresholds: Thresholds,
     )
 
 
-def _store_night(store: Store, night: Night, result: Result) -> None:
+def _store_night(measuring: Measuring, night: Night, result: Result) -> None:
     try:
-        store.add_night(night)
+        measuring.store.add_night(night)
+    except BranchError as error:
+        measuring.warnings.append(f"night {night.id}: {error}")  # written, and the message says how to publish it
     except (StoreError, OSError) as error:
         result.code = Exit.BROKEN
         result.messages.append(f"night {night.id}: {error}")

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
+from benchmarks.harness.parent import PARENT_VARIABLE
+
 from .exits import Interrupted
 
 GRACE_S = 5.0  # between asking a process group to end and ending it
@@ -38,12 +40,14 @@ def run_child(
 ) -> Ended:
     """Run ``command`` to its end, its time cap, or an exception here; its whole process group is gone afterwards.
 
+    Even SIGKILL here ends a child that calls ``benchmarks.harness.parent.end_with_parent``.
+
     Args:
         on_line: gets each line of stdout and stderr, without its end, on another thread.
     """
     child = subprocess.Popen(
         command,
-        env=dict(env),
+        env={**env, PARENT_VARIABLE: str(os.getpid())},
         cwd=cwd,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

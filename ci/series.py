@@ -57,7 +57,8 @@ class Gathered:
         if skipped:
             return (
                 "missing",
-                f"skipped in {len(skipped)} of {total} processes: {skipped[0].reason or 'no reason given'}",
+                f"skipped in {len(skipped)} of {total} processes: {skipped[0].reason or 'no reason given'}"
+                + ("; the base night has it" if self.base else ""),
             )
         if len(present) < total:
             return "missing", f"only {len(present)} of {total} processes have it"

@@ -7,6 +7,15 @@ from collections.abc import Sequence
 
 from benchmarks.harness.records import Check, Record, Verdict
 
+COUNTS = {
+    "untouched": "elements",
+    "differing": "elements",
+    "non_finite": "elements",
+    "bytes_off": "bytes",
+    "raised": "errors",
+}
+"""Units of checks that count what is wrong; all others are relative errors."""
+
 CheckKey = tuple[str, str, str, str]  # case, op, provider, metric
 
 
@@ -32,7 +41,7 @@ def check_verdict(checks: Sequence[Check], processes: int) -> Verdict:
         provider=check.provider,
         case=check.case,
         contract="exact",
-        unit="elements" if check.metric == "untouched" else "relative",
+        unit=COUNTS.get(check.metric, "relative"),
         verdict="invalid",
         reason=f"correctness check failed {where}: {value}, limit {check.limit:.3g}{detail}",
         gated=True,

@@ -74,12 +74,25 @@ def test_verdict_carries_its_numbers():
     assert 1.0 < verdict.detectable_pct < 2.0
 
 
-def test_series_skipped_by_all_processes_is_told_and_not_missing():
-    skipped = timed(None, status="skipped", reason="needs 200 GiB, the card has 139")
-    found = judged([make_record([skipped, exact(1.0)]) for _ in QUIET], base_of(make_records()))
+def test_series_that_never_fitted_is_told_and_not_missing():
+    skipped = [
+        make_record([timed(None, status="skipped", reason="needs 200 GiB, the card has 139"), exact(1.0)])
+        for _ in QUIET
+    ]
 
-    assert [v.metric for v in found.verdicts] == ["cache_bytes"]
-    assert any("1 series skipped by every process: needs 200 GiB" in note for note in found.notes)
+    for base in (None, base_of(skipped)):
+        found = judged(skipped, base)
+        assert [v.metric for v in found.verdicts] == ["cache_bytes"]
+        assert any("1 series skipped by every process: needs 200 GiB" in note for note in found.notes)
+
+
+def test_series_skipped_by_all_processes_is_missing_where_the_base_night_has_it():
+    skipped = timed(None, status="skipped", reason="needs 20 GiB, 10 GiB are free")
+    found = judged([make_record([skipped, exact(1000.0)]) for _ in QUIET], base_of(make_records()))
+
+    assert found.code == Exit.MISSING
+    assert named(found).verdict == "missing"
+    assert "20 GiB, 10 GiB are free; the base night has it" in named(found).reason
 
 
 def test_series_skipped_by_some_processes_is_missing():
@@ -262,7 +275,7 @@ def chosen_base(past, **changes):
         for day, (found, facts) in enumerate(past, 1)
     ]
     stored = {r.id: r for found, _ in past for r in found}
-    base = choose_base(nights, lambda ids: [stored[i] for i in ids], tonight(make_records(), **changes))
+    base = choose_base(nights, lambda ids: [stored[i] for i in ids], tonight(make_records(), **changes), 5)
     return None if base is None else nights.index(base.night)
 
 
@@ -284,5 +297,23 @@ def test_night_of_fewer_cases_does_not_hide_the_full_one():
     assert chosen_base([(both, {}), (make_records(), {})], selected=[CASE]) == 1
 
 
+def test_night_that_lost_records_is_a_base_only_where_there_is_no_other():
+    assert chosen_base([(make_records(), {}), (make_records()[:4], {})]) == 0
+    assert chosen_base([(make_records()[:4], {}), (make_records()[:3], {})]) == 1
+
+
 def test_night_of_other_cases_is_no_base():
     assert chosen_base([([make_record([timed(1.0, case="other")])], {})]) is None
+
+
+@pytest.mark.parametrize(
+    ("metric", "unit"),
+    [("differing", "elements"), ("bytes_off", "bytes"), ("raised", "errors"), ("out_error", "relative")],
+)
+def test_failed_check_has_the_unit_of_what_it_counts(metric, unit):
+    check = records.Check(
+        case=CASE, op="verify", provider="recoverssm", metric=metric, value=3.0, limit=0.0, passed=False
+    )
+    found = judged(make_records(checks=[check]))
+
+    assert [v.unit for v in found.verdicts if v.metric == metric] == [unit]

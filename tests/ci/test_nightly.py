@@ -3,12 +3,15 @@
 import json
 import os
 import signal
+import subprocess
+import sys
+import time
 
 import pytest
 from filelock import FileLock
 
 from benchmarks.harness import records
-from benchmarks.harness.errors import LockHeldError, StoreFullError
+from benchmarks.harness.errors import LockHeldError, StoreError, StoreFullError
 from benchmarks.harness.lock import GpuLock
 from benchmarks.harness.store import Store
 from ci.config import load_nightly
@@ -276,6 +279,63 @@ def test_full_disk_loses_no_measured_process(fake_night, monkeypatch):
 
     assert result.code == Exit.PASS
     assert len(fake_night.started) == 5  # the first one was stored, not measured again
+
+
+def test_night_that_could_not_be_stored_is_judged_and_stored_by_resume(fake_night, monkeypatch):
+    def full(self, night):
+        raise StoreFullError("no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "add_night", full)
+        broken = fake_night.night(make_records())
+    assert broken.code == Exit.BROKEN
+    assert any("--resume" in message for message in broken.messages)
+
+    result = fake_night.run(resume=True)
+
+    assert result.code == Exit.PASS
+    assert len(fake_night.started) == 5
+    assert Store(fake_night.store).nights() == result.nights
+
+
+def test_trouble_of_the_store_while_judging_is_no_mistake_of_the_program(fake_night, monkeypatch):
+    def stuck(self, ids=None):
+        raise StoreError("another writer has held it")
+
+    monkeypatch.setattr(Store, "records", stuck)
+    with pytest.raises(BrokenEnvironmentError, match="another writer has held it") as caught:
+        fake_night.night(make_records())
+    assert "--resume" in caught.value.next_step
+
+
+def test_process_that_fell_back_to_the_cpu_is_no_measurement_of_the_gpu(fake_night, one_gpu):
+    on_cpu = records.Environment(gpu_model="cpu", python="3.12.1", torch="2.11.0", harness="1")
+
+    with pytest.raises(BrokenEnvironmentError, match="GPU-1 saw no GPU and measured the CPU"):
+        fake_night.night(make_records(environment=on_cpu))
+
+    assert fake_night.stored() == []
+    assert len(fake_night.started) == 1
+    fake_night.prepare(make_records())
+    assert fake_night.run(resume=True).code == Exit.PASS
+
+
+def test_killed_night_leaves_no_process_behind(tmp_path):
+    child = "import os, time; from benchmarks.harness.parent import end_with_parent; end_with_parent(); "
+    child += "print(os.getpid(), flush=True); time.sleep(60)"
+    night = (
+        "import os, sys; from pathlib import Path; from ci.processes import run_child; "
+        f"run_child([sys.executable, '-c', {child!r}], env=os.environ, cwd=Path.cwd(), cap_s=60, on_line=lambda line: print(line, flush=True))"
+    )
+    with subprocess.Popen([sys.executable, "-c", night], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        pid = process.stdout.readline()
+        process.kill()
+
+    deadline_s = time.monotonic() + 10
+    while is_running(pid) and time.monotonic() < deadline_s:
+        time.sleep(0.02)
+    assert not is_running(pid)
 
 
 def test_four_processes_are_no_base(fake_night):
