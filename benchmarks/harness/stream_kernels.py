@@ -26,7 +26,7 @@ def _mix_kernel(
     for i in tl.static_range(WRITES):
         tl.store(dst_ptr + (pid * WRITES + i) * BLOCK + offs, total)
     if WRITES == 0:
-        # Never true, as sources are zeros; without it the compiler would drop the loads.
+        # Hardly ever true of sums of random numbers; without it the compiler would drop the loads.
         tl.store(dst_ptr + offs, total, mask=total == 1.0)
 
 
@@ -57,5 +57,5 @@ def _stream_kernel(
         for i in tl.static_range(UNROLL):
             at = pid * write_share + (trip * UNROLL + i) * BLOCK + offs
             tl.store(dst_ptr + at, total, mask=at < write_end)
-    # Never true, as sources are zeros; without it a stream that only reads would be dropped by the compiler.
+    # Hardly ever true of sums of random numbers; without it the compiler would drop a stream that only reads.
     tl.store(dst_ptr + offs, total, mask=total == 1.0)
