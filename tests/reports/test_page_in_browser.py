@@ -192,6 +192,21 @@ def test_a_phone_scrolls_only_downwards(browser, golden_site):
         assert page.evaluate("document.documentElement.scrollWidth") == 390
 
 
+def test_a_single_night_draws_no_line_over_nights(browser, golden_site, tmp_path):
+    from benchmarks.harness.store import Store
+    from reports.site import build_site
+    from reports.sources import read_stores
+
+    write_night(Store(tmp_path / "store"), NightPlan(1), golden_cases())
+    build_site(read_stores([str(tmp_path / "store")]), tmp_path / "site")
+
+    for site, is_drawn in ((tmp_path / "site", False), (golden_site, True)):
+        with opened(browser, site) as page:
+            assert h200(page, ".spark svg").first.is_visible() == is_drawn
+            h200(page, "[data-series] td").first.wait_for(state="attached")
+            assert h200(page, ".spark svg").first.is_visible() == is_drawn
+
+
 def test_hostile_strings_run_nowhere(browser, tmp_path):
     import msgspec
 
