@@ -325,7 +325,8 @@ def test_killed_night_leaves_no_process_behind(tmp_path):
     child += "print(os.getpid(), flush=True); time.sleep(60)"
     night = (
         "import os, sys; from pathlib import Path; from ci.processes import run_child; "
-        f"run_child([sys.executable, '-c', {child!r}], env=os.environ, cwd=Path.cwd(), cap_s=60, on_line=lambda line: print(line, flush=True))"
+        f"run_child([sys.executable, '-c', {child!r}], env=os.environ, cwd=Path.cwd(), cap_s=60, "
+        "on_line=lambda line: print(line, flush=True))"
     )
     with subprocess.Popen([sys.executable, "-c", night], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
