@@ -4,6 +4,7 @@ HarnessError
 ├── MeasurementError            a number could not be taken under its contract; no other timer takes over
 │   ├── BelowResolutionError    the timer read zero, or next to nothing
 │   ├── HostLateError           the host could not keep ahead of the device, so launch cost entered the window
+│   ├── MissingToolError        the contract is another program's, and that program cannot be used here
 │   └── NoDeviceError           the contract needs a CUDA device and there is none
 ├── LockHeldError               another run owns this GPU
 └── StoreError                  a record or night could not be stored or read
@@ -28,6 +29,10 @@ class BelowResolutionError(MeasurementError):
 
 class HostLateError(MeasurementError):
     """The host could not keep ahead of the device, so launch cost entered the timed window."""
+
+
+class MissingToolError(MeasurementError):
+    """The contract is defined by another program, and that program cannot be used here: its series are skipped."""
 
 
 class NoDeviceError(MeasurementError):
