@@ -1,8 +1,9 @@
 """Without a GPU: exact figures, kernels checked under Triton's interpreter, and times of the reference."""
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 
@@ -11,6 +12,7 @@ from .checks import INTERPRETED, Checklist
 from .exact import add_exact_figures
 from .harness.measure import measure_cpu_reference
 from .harness.stopping import Sampling
+from .journal import Journal
 from .progress import Progress
 from .providers import PROVIDERS
 from .providers.torch_reference import NAME, reference_calls
@@ -21,6 +23,11 @@ MAX_REQUESTS, MAX_HEADS, MAX_LAYERS, MAX_VALUE_DIM = 2, 2, 2, 32
 
 SAMPLING = Sampling(min_samples=6, max_samples=20, warmup_s=0.0, max_s=0.3)
 DEVICE = torch.device("cpu")
+REFERENCE_OPS = ("verify", "commit")
+
+
+class PartBlamedError(Exception):
+    """Stands for a crash seen earlier: the part ended a process and is not tried again."""
 
 
 def shrunken(case: BenchCase) -> BenchCase:
@@ -47,7 +54,9 @@ def reference_cases() -> list[BenchCase]:
     return [shrunken(kimi_k3(8, 32, 8, 3.84, state_dtype)) for state_dtype in ("fp32", "bf16")]
 
 
-def measure_cases(cases: Sequence[BenchCase], seed: int, results: Results, progress: Progress) -> list[BenchCase]:
+def measure_cases(
+    cases: Sequence[BenchCase], seed: int, results: Results, progress: Progress, journal: Journal
+) -> list[BenchCase]:
     """Check and count every case, time the reference; returns the tiny cases that came in addition."""
     twins: dict[tuple[int, str], list[BenchCase]] = {}
     for case in cases:
@@ -57,28 +66,37 @@ def measure_cases(cases: Sequence[BenchCase], seed: int, results: Results, progr
     tiny_cases = reference_cases()
     progress.expect(len(twins) + len(tiny_cases))
     for alike in twins.values():
-        _check_twin(alike, seed, results, progress)
+        # The largest batch has a second row, and with it a null row to check.
+        twin = shrunken(max(alike, key=lambda one: one.num_requests))
+        _run_part(f"check {twin.name}", partial(_check_twin, twin, alike, seed, results), progress, journal)
     for tiny in tiny_cases:
-        progress.case_started(tiny.name)
-        progress.case_ended(tiny.name, _time_reference(tiny, seed, results))
+        _run_part(f"time {tiny.name}", partial(_time_reference, tiny, seed, results), progress, journal)
     return tiny_cases
 
 
-def _check_twin(alike: Sequence[BenchCase], seed: int, results: Results, progress: Progress) -> None:
-    # The largest batch has a second row, and with it a null row to check.
-    case = max(alike, key=lambda one: one.num_requests)
-    twin = shrunken(case)
+def _run_part(part: str, measure: Callable[[str | None], str], progress: Progress, journal: Journal) -> None:
+    if journal.is_finished(part):
+        progress.case_ended(part, "finished by an earlier process")
+        return
+    progress.case_started(part)
+    with journal.part(part):
+        outcome = measure(journal.blame(part))
+    progress.case_ended(part, outcome)
+
+
+def _check_twin(twin: BenchCase, alike: Sequence[BenchCase], seed: int, results: Results, blame: str | None) -> str:
     shape = twin.shape
     detail = (
         f"Triton's interpreter on a shrunken twin: {twin.num_requests} requests, {shape.num_heads} heads, "
         f"V = {shape.value_dim}, {twin.num_layers} layers, K = {shape.key_dim}, T = {shape.spec_query_len}, "
         f"{twin.mean_accepted:.2f} accepted, {twin.state_dtype}; shared by cases of that T and dtype"
     )
-    progress.case_started(twin.name)
     num_failed = 0
     for provider in PROVIDERS:
         checklist = Checklist(twin.name, provider.name, INTERPRETED, detail)
         try:
+            if blame is not None:
+                raise PartBlamedError(blame)
             prepared = provider.prepare(twin, DEVICE, zlib.crc32(f"{seed}/{twin.name}".encode()), 0)
             prepared.check(checklist)
             checklist.count("state", "non_finite", prepared.num_non_finite(), "outputs and states")
@@ -89,10 +107,14 @@ def _check_twin(alike: Sequence[BenchCase], seed: int, results: Results, progres
         for one in alike:
             results.checks += checklist.named(one.name)
     verdict = f"{num_failed} checks failed" if num_failed else "checks passed"
-    progress.case_ended(twin.name, f"{verdict}, for {len(alike)} case{'s' if len(alike) > 1 else ''}")
+    return f"{verdict}, for {len(alike)} case{'s' if len(alike) > 1 else ''}"
 
 
-def _time_reference(tiny: BenchCase, seed: int, results: Results) -> str:
+def _time_reference(tiny: BenchCase, seed: int, results: Results, blame: str | None) -> str:
+    if blame is not None:
+        for op in REFERENCE_OPS:
+            results.add_without_value(op, NAME, tiny.name, "cpu-reference", "failed", blame)
+        return f"failed: {blame}"
     shown = []
     for op, call in reference_calls(tiny, seed).items():
         samples = measure_cpu_reference(call, sampling=SAMPLING)

@@ -10,11 +10,12 @@ from .cases import BenchCase
 from .checks import COMPILED, Checklist, failure_reason, first_line
 from .exact import add_exact_figures
 from .harness.control import matched_stream, measure_controls
-from .harness.errors import MeasurementError
+from .harness.errors import ContextLostError, MeasurementError
 from .harness.measure import Samples, measure_graph_cold, measure_host_dispatch
 from .harness.records import Control, Status
 from .harness.stats.summary import median
 from .harness.stopping import Sampling
+from .journal import Journal
 from .progress import Progress
 from .providers import PROVIDERS, Prepared, Provider, Series
 from .results import Results
@@ -34,18 +35,54 @@ CONTROLLED = frozenset({("recoverssm", "verify"), ("recoverssm", "commit"), ("fu
 
 
 def measure_cases(
-    cases: Sequence[BenchCase], seed: int, device: torch.device, results: Results, progress: Progress
+    cases: Sequence[BenchCase],
+    seed: int,
+    device: torch.device,
+    results: Results,
+    progress: Progress,
+    journal: Journal,
 ) -> list[Control]:
-    """Measure every case in an order drawn from the seed; returns the control streams of this process."""
+    """Measure every case in an order drawn from the seed; returns the control streams of this process.
+
+    Cases that the journal holds are left out; one that raises or loses the context is in it as failed.
+
+    Raises:
+        ContextLostError: after that case.
+    """
     progress.expect(len(cases))
     controls = measure_controls(device)
     process = GpuProcess(seed, device, max(control.bytes_per_s for control in controls), results)
     order = list(cases)
     random.Random(seed).shuffle(order)
     for case in order:
+        if journal.is_finished(case.name):
+            progress.case_ended(case.name, "finished by an earlier process")
+            continue
         progress.case_started(case.name)
-        progress.case_ended(case.name, process.measure_case(case))
+        with journal.part(case.name):
+            outcome, lost = _contained(process, case, journal.blame(case.name), results)
+        progress.case_ended(case.name, outcome)
+        if lost:
+            raise ContextLostError(f"{case.name}: {lost}")
     return controls
+
+
+def _contained(process: "GpuProcess", case: BenchCase, blame: str | None, results: Results) -> tuple[str, str | None]:
+    """A line for people, and why the context is lost, if it is; the case then has no numbers."""
+    if blame is not None:
+        return process.fail_case(case, blame), None
+    before, raised = results.sizes, None
+    try:
+        outcome = process.measure_case(case)
+    except Exception as error:
+        # Past the guards inside: whatever it is, it costs this case.
+        raised = f"{type(error).__name__}: {first_line(error)}"
+    lost = process.why_lost()
+    if lost is None and raised is None:
+        return outcome, None
+    results.cut_back(before)
+    reason = f"raised {raised}" if lost is None else f"lost the CUDA context: {raised or lost}"
+    return process.fail_case(case, reason), lost
 
 
 class GpuProcess:
@@ -70,6 +107,22 @@ class GpuProcess:
         return "; ".join(
             f"{provider.name} {self._measure_provider(provider, case, case_seed)}" for provider in providers
         )
+
+    def fail_case(self, case: BenchCase, reason: str) -> str:
+        """Only the exact figures; every series of every provider failed for this reason. Touches no device."""
+        add_exact_figures(case, self._results)
+        for provider in PROVIDERS:
+            self._give_up(provider, case, "failed", reason)
+        return f"failed: {reason}"
+
+    def why_lost(self) -> str | None:
+        """What the device says when it can no longer be used by this process; None when it can."""
+        try:
+            torch.cuda.synchronize(self._device)
+            torch.cuda.mem_get_info(self._device)
+        except Exception as error:
+            return f"{type(error).__name__}: {first_line(error)}"
+        return None
 
     def _measure_provider(self, provider: Provider, case: BenchCase, case_seed: int) -> str:
         needed, available = provider.needed_bytes(case, self._l2_bytes), available_bytes(self._device)

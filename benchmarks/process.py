@@ -1,4 +1,7 @@
-"""One measuring process: measure the chosen cases on what this machine has, and leave one record."""
+"""One measuring process: measure the chosen cases on what this machine has, and leave one record.
+
+With a journal it goes on where a predecessor with the same seed died: see journal.py.
+"""
 
 import os
 import time
@@ -15,10 +18,23 @@ import recoverssm
 
 from . import cpu_process, gpu_process
 from .cases import BenchCase
+from .harness.compilations import CompilationCounter
 from .harness.environment import collect_environment, collect_silicon, collect_subject, gpu_uuid
-from .harness.gpu_monitor import GpuMonitor, Reading
-from .harness.records import Control, MonitorSummary, Record, encode, new_id, samples_path, utc_now
+from .harness.gpu_monitor import GpuMonitor, merge_summaries
+from .harness.records import (
+    Control,
+    Environment,
+    MonitorSummary,
+    Record,
+    Started,
+    Subject,
+    encode,
+    new_id,
+    samples_path,
+    utc_now,
+)
 from .harness.samples import samples_table
+from .journal import Journal
 from .progress import Progress
 from .results import Results
 
@@ -32,29 +48,44 @@ class Request:
     seed: int
     commit: str | None
     command: Sequence[str]
+    started: Started = "fresh"
 
 
-def measure(request: Request, console: Console) -> tuple[Record, pa.Table, list[str]]:
+def measure(request: Request, console: Console, journal: Path | None = None) -> tuple[Record, pa.Table, list[str]]:
     """Measure on the current CUDA device, or say what can be said without one.
 
+    Args:
+        journal: file that keeps every finished case at once; what a predecessor left in it is not measured again.
     Returns:
         The record, its samples, and one line for each check or series that failed.
+    Raises:
+        ContextLostError: a case lost the CUDA context; it is in the journal as failed, and a successor can go on.
     """
     started_s, created_utc = time.monotonic(), utc_now()
     results, cases = Results(), list(request.cases)
     controls: list[Control] = []
-    readings: Sequence[Reading] = ()
-    with Progress(console) as progress:
+    environment = collect_environment()
+    subject = collect_subject(Path(recoverssm.__file__).parent, commit=request.commit)
+    book = Journal(journal, results, _identity(request, environment, subject))
+    with Progress(console) as progress, CompilationCounter() as compilations, book:
+        if book.stale is not None:
+            console.print(f"{book.stale}: of other code, cases or devices; measured anew", soft_wrap=True)
+        num_restored = len(results.samples)
         if torch.cuda.is_available():
             device = torch.device("cuda", torch.cuda.current_device())
             with GpuMonitor(gpu_uuid(device)) as monitor:
-                controls = gpu_process.measure_cases(cases, request.seed, device, results, progress)
-            readings, seen = monitor.readings, monitor.summary()
+                book.readings, book.monitor = (lambda: monitor.readings), monitor.summary
+                controls = gpu_process.measure_cases(cases, request.seed, device, results, progress, book)
+            readings, seen = list(monitor.readings), monitor.summary()
         else:
-            cases += cpu_process.measure_cases(cases, request.seed, results, progress)
-            seen = MonitorSummary(missing={"nvml": "no CUDA device"})
+            cases += cpu_process.measure_cases(cases, request.seed, results, progress, book)
+            readings, seen = [], MonitorSummary(missing={"nvml": "no CUDA device"})
+    pasts = book.history.pasts
+    # Each process's samples with its own readings: clocks of processes before a restart of the machine do not compare.
+    groups = [(past.samples, past.readings) for past in pasts] + [(results.samples[num_restored:], readings)]
     results.finish()
-    subject = collect_subject(Path(recoverssm.__file__).parent, commit=request.commit)
+    kept = {series.key for series in results.samples}
+    tables = [samples_table([one for one in series if one.key in kept], seen) for series, seen in groups]
     record = Record(
         id=new_id(subject.commit),
         created_utc=created_utc,
@@ -62,16 +93,31 @@ def measure(request: Request, console: Console) -> tuple[Record, pa.Table, list[
         case_set=request.case_set,
         seed=request.seed,
         command=list(request.command),
-        environment=collect_environment(),
+        environment=environment,
         silicon=collect_silicon(),
         subject=subject,
-        monitor=seen,
+        monitor=merge_summaries([*(past.monitor for past in pasts), seen]),
         cases=[case.to_record() for case in cases],
         controls=controls,
         checks=results.checks,
         measurements=results.measurements,
+        started=request.started,
+        attempts=[past.attempt() for past in pasts],
+        compilations=compilations.summary(),
     )
-    return record, samples_table(results.samples, readings), results.failures
+    return record, pa.concat_tables(tables).unify_dictionaries(), results.failures
+
+
+def _identity(request: Request, environment: Environment, subject: Subject) -> dict[str, str]:
+    """What a successor must share with the process that it goes on after."""
+    return {
+        "case_set": request.case_set,
+        "cases": ",".join(case.name for case in request.cases),
+        "seed": str(request.seed),
+        "source": f"{subject.commit} {subject.source_hash}",
+        "environment": repr(environment.cut_key(host=True)),
+        "gpu": str(gpu_uuid() if torch.cuda.is_available() else None),
+    }
 
 
 def write_record(path: Path, record: Record, samples: pa.Table) -> None:

@@ -30,6 +30,24 @@ class Results:
     checks: list[Check] = field(default_factory=list)
     samples: list[SampleSeries] = field(default_factory=list)
 
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """How many measurements, checks and series of samples there are: a mark to ``cut_back`` to."""
+        return len(self.measurements), len(self.checks), len(self.samples)
+
+    def cut_back(self, sizes: tuple[int, int, int]) -> None:
+        """Forget what was added since ``sizes`` was read."""
+        for found, size in zip((self.measurements, self.checks, self.samples), sizes, strict=True):
+            del found[size:]
+
+    def restore(
+        self, measurements: Iterable[Measurement], checks: Iterable[Check], samples: Iterable[SampleSeries]
+    ) -> None:
+        """Add what an earlier process found."""
+        self.measurements += measurements
+        self.checks += checks
+        self.samples += samples
+
     def add_exact(self, metric: str, op: str, provider: str, case: str, value: float) -> None:
         """A computed value."""
         self.measurements.append(
@@ -87,11 +105,7 @@ class Results:
             for item in self.measurements
         ]
         kept = {item.key for item in self.measurements if item.value is not None}
-        self.samples = [
-            series
-            for series in self.samples
-            if (series.metric, series.op, series.provider, series.case, series.contract) in kept
-        ]
+        self.samples = [series for series in self.samples if series.key in kept]
 
     @property
     def failures(self) -> list[str]:

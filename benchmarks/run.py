@@ -6,6 +6,7 @@ depends on whether there is a GPU.
 
 import os
 import secrets
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from .cases import BenchCase
 
 PASS, USAGE, MISSING, INVALID, BROKEN = 0, 2, 3, 4, 5  # as in ci/exits.py, which this program must not import
+LOST = 75  # EX_TEMPFAIL: a case took the CUDA context with it and is noted as failed; --resume measures the rest
 
 EXAMPLE = "Example: python -m benchmarks.run --set smoke --case '*_b32_*' --out build/record.json"
 
@@ -35,15 +37,19 @@ def run(
     case: Annotated[str, typer.Option(help="Glob over case names.")] = "*",
     seed: Annotated[int | None, typer.Option(help="Of values, slots and orders; drawn when not given.")] = None,
     commit: Annotated[str | None, typer.Option(help="Commit that is measured, where git cannot say.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the unfinished process of --out.")] = False,
     list_cases: Annotated[bool, typer.Option("--list", help="Print the chosen cases and stop.")] = False,
+    started: Annotated[str, typer.Option(hidden=True)] = "fresh",
 ) -> None:
     """Measure cases in this process and write one record.
 
     With a GPU: checks against float64, then device and host times. Without: exact figures, kernels checked under
     Triton's interpreter, and times of the torch reference. Takes no lock: `ci nightly` holds it while it runs this.
+    Every finished case is kept at once in a journal beside --out; after a crash, the same command with --seed and
+    --resume goes on.
 
     Exit codes: 0 measured; 2 usage; 3 nothing selected; 4 a check failed or a value is invalid (the record is written);
-    5 broken environment.
+    5 broken environment; 75 a case lost the CUDA context (it is noted as failed; --resume measures the others).
     """
     end_with_parent()
     console = Console()
@@ -58,10 +64,11 @@ def run(
     if out.exists():
         _stop(USAGE, f"--out: {out} exists; records are never overwritten, give another name or remove it")
     _require_writable(out)
+    _require_journal(out, resume, seed)
     if not has_gpu:
         console.print(NO_GPU, soft_wrap=True)
     drawn = secrets.randbelow(2**31) if seed is None else seed
-    failures = _measure(case_set, case, cases, drawn, commit, out, console)
+    failures = _measure(case_set, case, cases, drawn, commit, out, console, started)
     console.print(f"record: {out}", markup=False, highlight=False, soft_wrap=True)
     if failures:
         for line in failures:
@@ -106,14 +113,40 @@ def _require_writable(out: Path) -> None:
         _stop(BROKEN, f"--out: {out.parent} cannot be written")
 
 
+def _require_journal(out: Path, resume: bool, seed: int | None) -> None:
+    path = out.with_suffix(".journal")
+    if resume and seed is None:
+        _stop(USAGE, "--resume: give the --seed of the unfinished process as well")
+    if path.exists() and not resume:
+        _stop(USAGE, f"--out: {path} is an unfinished process: --resume goes on with it, or remove it")
+
+
 def _measure(
-    case_set: str, pattern: str, cases: "list[BenchCase]", seed: int, commit: str | None, out: Path, console: Console
+    case_set: str,
+    pattern: str,
+    cases: "list[BenchCase]",
+    seed: int,
+    commit: str | None,
+    out: Path,
+    console: Console,
+    started: str,
 ) -> list[str]:
+    from .harness.errors import ContextLostError
+    from .journal import JournalBusyError, journal_path
     from .process import Request, measure, write_record
 
-    request = Request(case_set, cases, seed, commit, _command(case_set, pattern, seed, commit, out))
+    if started not in ("fresh", "forked"):
+        _stop(USAGE, f"--started: expected fresh or forked, got {started!r}")
+    request = Request(case_set, cases, seed, commit, _command(case_set, pattern, seed, commit, out), started)
     try:
-        record, samples, failures = measure(request, console)
+        record, samples, failures = measure(request, console, journal_path(out))
+    except ContextLostError as error:
+        typer.echo(f"lost the CUDA context in {error}", err=True)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(LOST)  # an ordinary end would call into the lost context, and may hang or abort there
+    except JournalBusyError as error:
+        _stop(BROKEN, str(error))
     except Exception as error:
         # Past the cases' own guards: the device, the driver or the environment itself.
         console.print_exception()
@@ -121,7 +154,8 @@ def _measure(
     try:
         write_record(out, record, samples)
     except OSError as error:
-        _stop(BROKEN, f"--out: {out} cannot be written: {error.strerror}; nothing was left half written")
+        _stop(BROKEN, f"--out: {out} cannot be written: {error.strerror}; --resume writes it without measuring again")
+    journal_path(out).unlink(missing_ok=True)
     return failures
 
 

@@ -6,6 +6,7 @@ HarnessError
 │   ├── HostLateError           the host could not keep ahead of the device, so launch cost entered the window
 │   ├── MissingToolError        the contract is another program's, and that program cannot be used here
 │   └── NoDeviceError           the contract needs a CUDA device and there is none
+├── ContextLostError            a case broke the CUDA context; this process can measure nothing more
 ├── LockHeldError               another run owns this GPU
 └── StoreError                  a record or night could not be stored or read
     ├── AlreadyStoredError      that id exists; a store is append-only
@@ -37,6 +38,10 @@ class MissingToolError(MeasurementError):
 
 class NoDeviceError(MeasurementError):
     """The contract needs a CUDA device and there is none."""
+
+
+class ContextLostError(HarnessError):
+    """A case broke the CUDA context; only another process can go on."""
 
 
 class LockHeldError(HarnessError):

@@ -3,12 +3,14 @@
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
 from types import TracebackType
 from typing import Any, Self
+
+from msgspec import structs
 
 from .nvml import NvmlDevice, ask, open_device
 from .records import MonitorSummary
@@ -168,6 +170,26 @@ class GpuMonitor:
                 f"process ids are of another namespace: {len(listed)} compute processes, one of them this one"
             )
             self._foreign |= listed if len(listed) > 1 else set()
+
+
+def merge_summaries(summaries: Sequence[MonitorSummary | None]) -> MonitorSummary:
+    """Of processes that finished one record one after the other; medians are the last one's, the rest is joined."""
+    seen = [summary for summary in summaries if summary is not None]
+    last = seen[-1]
+    throttle_us: dict[str, int] = {}
+    for summary in seen:
+        for reason, us in summary.throttle_us.items():
+            throttle_us[reason] = throttle_us.get(reason, 0) + us
+    return structs.replace(
+        last,
+        num_readings=sum(summary.num_readings for summary in seen),
+        sm_clock_mhz_min=min(_answered(summary.sm_clock_mhz_min for summary in seen), default=None),
+        sm_clock_mhz_max=max(_answered(summary.sm_clock_mhz_max for summary in seen), default=None),
+        power_w_max=max(_answered(summary.power_w_max for summary in seen), default=None),
+        temperature_c_max=max(_answered(summary.temperature_c_max for summary in seen), default=None),
+        throttle_us=throttle_us,
+        foreign_processes=sorted({process for summary in seen for process in summary.foreign_processes}),
+    )
 
 
 def _violation_ns(device: NvmlDevice, policy: str) -> int:

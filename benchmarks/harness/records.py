@@ -18,6 +18,8 @@ SCHEMA_VERSION = 1
 
 Contract = Literal["graph-cold", "graph-warm", "nvbench-cold", "host-dispatch", "cpu-reference", "exact", "static"]
 Status = Literal["ok", "skipped", "failed", "invalid"]
+Started = Literal["fresh", "forked"]
+CounterStatus = Literal["ok", "marked", "small", "missing"]
 VerdictName = Literal["regressed", "improved", "unchanged", "new", "inconclusive", "blind", "missing", "invalid"]
 
 CONTRACTS: tuple[str, ...] = get_args(Contract)
@@ -156,8 +158,44 @@ class MonitorSummary(Struct, frozen=True, kw_only=True):
     missing: dict[str, str] = {}
 
 
+class Attempt(Struct, frozen=True, kw_only=True):
+    """A process that ended before its record was whole; a successor with the same seed went on after it."""
+
+    created_utc: str
+    ended: str  # how, as its parent saw it
+    num_parts: int  # cases finished in it; they are in the record
+    lost: str | None = None  # the case it died of, which has no numbers; None where it was measured anew
+
+
+class Compilations(Struct, frozen=True, kw_only=True):
+    """What Triton did for this process before kernels could run."""
+
+    num_compiled: int
+    num_cached: int  # found in the cache on disk
+    compile_s: float
+    compiled: list[str] = []  # names of the kernels compiled, each once
+
+
+class Counter(Struct, frozen=True, kw_only=True):
+    """Hardware counters of one launch of one op (Nsight Compute, clocks as they are, caches flushed before it)."""
+
+    case: str
+    op: str
+    provider: str
+    status: CounterStatus = "ok"
+    reason: str = ""  # why not ok
+    kernel: str = ""
+    dram_read_bytes: float | None = None
+    l2_write_sectors: float | None = None  # of 32 bytes
+    l2_hit_pct: float | None = None
+    occupancy_pct: float | None = None  # warps active, of what an SM holds
+    tensor_pipe_pct: float | None = None  # of active cycles
+    model_read_bytes: int | None = None  # compulsory DRAM reads, recoverssm/cost.py
+    read_error_pct: float | None = None  # 100 * (dram_read_bytes / model_read_bytes - 1)
+
+
 class Record(Struct, frozen=True, kw_only=True):
-    """One measuring process."""
+    """One measuring process, with those that it took over from."""
 
     schema_version: int = SCHEMA_VERSION
     id: str
@@ -174,6 +212,11 @@ class Record(Struct, frozen=True, kw_only=True):
     controls: list[Control]
     checks: list[Check]
     measurements: list[Measurement]
+    started: Started = "fresh"  # or forked from a parent that had imported torch and never touched CUDA
+    attempts: list[Attempt] = []
+    compilations: Compilations | None = None
+    counters: list[Counter] = []
+    counters_missing: str | None = None  # why counters that were asked for are not there
 
 
 class Verdict(Struct, frozen=True, kw_only=True):

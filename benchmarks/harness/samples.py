@@ -54,6 +54,11 @@ class SampleSeries:
         """The samples behind a measurement in microseconds."""
         return cls(*measurement.key, measurement.unit, samples.values_us, samples.ended_s)
 
+    @property
+    def key(self) -> tuple[str, str, str, str, str]:
+        """As of the measurement."""
+        return (self.metric, self.op, self.provider, self.case, self.contract)
+
 
 def samples_table(series: Sequence[SampleSeries], readings: Sequence[Reading] = ()) -> pa.Table:
     """One row per sample in the order of ``series``; ``readings`` are in order of time."""

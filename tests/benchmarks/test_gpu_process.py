@@ -5,9 +5,10 @@ import torch
 
 from benchmarks import gpu_process
 from benchmarks.cases import SETS
-from benchmarks.harness.errors import HostLateError
+from benchmarks.harness.errors import ContextLostError, HostLateError
 from benchmarks.harness.measure import Samples
 from benchmarks.harness.records import Control
+from benchmarks.journal import Blamed, Journal, append, read_journal
 from benchmarks.providers import Series
 from benchmarks.results import Results
 from recoverssm.cost import Cost
@@ -170,3 +171,87 @@ def test_a_case_is_measured_from_end_to_end(tmp_path):
     assert {control.name for control in stored.controls} == {"copy", "read", "read4_write1"}
     assert all(check.passed for check in stored.checks)
     assert samples.num_rows == sum(item.n_samples for item in stored.measurements)
+
+
+class FakeProgress:
+    def __init__(self):
+        self.ended = []
+
+    def expect(self, total):
+        pass
+
+    def case_started(self, name):
+        pass
+
+    def case_ended(self, name, outcome):
+        self.ended.append((name, outcome))
+
+
+@pytest.fixture
+def measure_all(monkeypatch):
+    """Measures the smoke set where ``crash`` maps case names to what their measuring raises."""
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(L2_cache_size=50_000_000))
+    monkeypatch.setattr(gpu_process, "measure_controls", lambda _: [COPY])
+    monkeypatch.setattr(gpu_process, "add_exact_figures", lambda *_: None)
+    monkeypatch.setattr(gpu_process, "PROVIDERS", (FakeProvider(),))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (1, 1))
+
+    def run(crash, lost=(), path=None):
+        state = {"lost": None}
+
+        def measure_case(self, case):
+            self._results.add_without_value("verify", "recoverssm", case.name, "graph-cold", "skipped", "measured here")
+            state["lost"] = "CUDA error: an illegal memory access" if case.name in lost else None
+            if case.name in crash:
+                raise crash[case.name]
+            return "fine"
+
+        def synchronize(device):
+            if state["lost"]:
+                raise RuntimeError(state["lost"])
+
+        monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
+        monkeypatch.setattr(gpu_process.GpuProcess, "measure_case", measure_case)
+        results, progress = Results(), FakeProgress()
+        with Journal(path, results, {"seed": "1"}) as journal:
+            gpu_process.measure_cases(SETS["smoke"], 1, torch.device("cpu"), results, progress, journal)
+        return results, progress
+
+    return run
+
+
+def test_a_case_that_raises_costs_itself_and_the_process_goes_on(measure_all):
+    results, _ = measure_all({CASE.name: ZeroDivisionError("oops")})
+
+    reasons = {item.case: item.reason for item in results.measurements}
+    assert reasons.pop(CASE.name) == "raised ZeroDivisionError: oops"
+    assert set(reasons.values()) == {"measured here"}
+    assert len(reasons) == len(SETS["smoke"]) - 1
+    assert all(item.status == "failed" for item in results.measurements if item.case == CASE.name)
+
+
+@pytest.mark.parametrize("crash", [{}, {CASE.name: RuntimeError("CUDA error: illegal")}], ids=["swallowed", "raised"])
+def test_a_lost_context_ends_the_process_after_noting_the_case_and_a_successor_has_the_rest(
+    measure_all, tmp_path, crash
+):
+    path = tmp_path / "record.journal"
+    with pytest.raises(ContextLostError, match=CASE.name):
+        measure_all(crash, lost=[CASE.name], path=path)
+
+    results, progress = measure_all({}, path=path)
+
+    found = {item.case: item for item in results.measurements}
+    assert len(found) == len(SETS["smoke"])
+    assert found.pop(CASE.name).reason.startswith("lost the CUDA context: RuntimeError: CUDA error: ")
+    assert {item.reason for item in found.values()} == {"measured here"}
+    before = [outcome for _, outcome in progress.ended if outcome == "finished by an earlier process"]
+    assert len(before) == read_journal(path).pasts[0].attempt().num_parts >= 1
+
+
+def test_a_blamed_case_is_not_touched(measure_all, tmp_path):
+    path = tmp_path / "record.journal"
+    append(path, [Blamed(CASE.name, "killed by SIGSEGV")])
+
+    results, _ = measure_all({CASE.name: AssertionError("was tried")}, path=path)
+
+    assert {item.reason for item in results.measurements if item.case == CASE.name} == {"killed by SIGSEGV"}

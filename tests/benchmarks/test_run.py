@@ -117,11 +117,25 @@ def test_a_full_disk_is_a_broken_environment_and_leaves_nothing(tmp_path, monkey
 
     monkeypatch.setattr("benchmarks.cpu_process.PROVIDERS", ())
     monkeypatch.setattr("benchmarks.process.pq.write_table", full)
-    result = run("--set", "smoke", "--case", CASE, "--out", tmp_path / "record.json")
+    result = run("--set", "smoke", "--case", CASE, "--seed", 7, "--out", tmp_path / "record.json")
 
     assert result.exit_code == 5
     assert "No space left on device" in result.output
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["record.journal"]  # what was measured is not lost
+
+    monkeypatch.undo()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr("benchmarks.cpu_process.measure_cpu_reference", lambda *_, **__: pytest.fail("measured again"))
+    monkeypatch.setattr("benchmarks.cpu_process.PROVIDERS", ())
+    args = ("--set", "smoke", "--case", CASE, "--out", tmp_path / "record.json")
+    assert run(*args).exit_code == 2
+    again = run(*args, "--seed", 7, "--resume")
+
+    assert again.exit_code == 0, again.output
+    record = decode_record((tmp_path / "record.json").read_bytes())
+    assert [attempt.num_parts for attempt in record.attempts] == [3]
+    assert pq.read_table(tmp_path / "record.parquet").num_rows > 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["record.json", "record.parquet"]
 
 
 def test_interpreted_kernels_are_not_timed_on_a_gpu(tmp_path, monkeypatch):

@@ -1,0 +1,156 @@
+"""What a measuring process keeps line by line, and what a successor makes of it."""
+
+import pytest
+
+from benchmarks.harness.gpu_monitor import Reading
+from benchmarks.harness.measure import Samples
+from benchmarks.harness.records import MonitorSummary
+from benchmarks.journal import (
+    MAX_BEGUN,
+    Begun,
+    Blamed,
+    Died,
+    Journal,
+    JournalBusyError,
+    PartBegun,
+    append,
+    journal_path,
+    read_journal,
+)
+from benchmarks.results import Results
+
+IDENTITY = {"seed": "7", "source": "abc"}
+SAMPLES = Samples((1.0, 2.0, 3.0, 4.0, 5.0, 6.0), 3, "enough", (0.1, 0.2, 0.3, 0.4, 0.5, 0.6))
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "record.journal"
+
+
+def measure(path, parts, crash_in=None, identity=IDENTITY):
+    """Measure one series per part that is not finished or blamed; returns the results and the journal as closed."""
+    results = Results()
+    journal = Journal(path, results, identity)
+    journal.readings = lambda: [Reading(1.0, power_w=200.0)] * len(results.samples)
+    journal.monitor = lambda: MonitorSummary(num_readings=len(results.samples))
+    try:
+        with journal:
+            for part in parts:
+                if journal.is_finished(part):
+                    continue
+                with journal.part(part):
+                    if part == crash_in:
+                        raise KeyboardInterrupt
+                    if reason := journal.blame(part):
+                        results.add_without_value("verify", "ours", part, "graph-cold", "failed", reason)
+                    else:
+                        results.add_samples("verify", "ours", part, "graph-cold", SAMPLES)
+    except KeyboardInterrupt:
+        pass
+    return results, journal
+
+
+def test_successor_takes_over_what_was_finished_and_measures_the_rest(path):
+    first, _ = measure(path, "abc", crash_in="c")
+    second, journal = measure(path, "abc")
+
+    assert [item.case for item in second.measurements] == ["a", "b", "c"]
+    assert second.measurements[:2] == first.measurements
+    assert second.samples[:2] == first.samples
+    (past,) = journal.history.pasts
+    assert (past.attempt().num_parts, past.attempt().lost) == (2, None)
+    assert "without a word" in past.attempt().ended
+
+
+def test_readings_are_kept_once_with_the_part_they_belong_to(path):
+    measure(path, "abc", crash_in="c")
+
+    (past,) = read_journal(path).pasts
+    assert [len(part.readings) for part in past.parts] == [1, 1]
+    assert past.monitor.num_readings == 2
+
+
+@pytest.mark.parametrize("cut", [1, 7, 60])
+def test_line_that_a_crash_cut_off_is_measured_again_and_does_no_harm(path, cut):
+    measure(path, "abc", crash_in="c")
+    whole = path.read_bytes()
+    end_of_b = whole.index(b'"part":"b"', whole.index(b'"part_ended","part":"b"'))
+    path.write_bytes(whole[: end_of_b + cut])
+
+    results, _ = measure(path, "abc")
+
+    assert [item.case for item in results.measurements] == ["a", "b", "c"]
+    assert read_journal(path).finished == {"a", "b", "c"}
+    assert read_journal(path).num_bytes == path.stat().st_size
+
+
+def test_blamed_part_is_not_tried_and_its_series_says_why(path):
+    measure(path, "abc", crash_in="b")
+    append(path, [Died("killed by SIGSEGV"), Blamed("b", "killed by SIGSEGV")])
+
+    results, journal = measure(path, "abc")
+
+    status = {item.case: (item.status, item.reason) for item in results.measurements}
+    assert status["b"] == ("failed", "killed by SIGSEGV")
+    assert status["c"][0] == "ok"
+    (attempt,) = [past.attempt() for past in journal.history.pasts]
+    assert (attempt.ended, attempt.lost, attempt.num_parts) == ("killed by SIGSEGV", "b", 1)
+
+
+def test_part_that_nobody_saw_crash_is_blamed_after_a_few_times(path):
+    for _ in range(MAX_BEGUN):
+        measure(path, "ab", crash_in="b")
+
+    results, _ = measure(path, "ab")
+
+    assert results.measurements[1].reason == f"begun {MAX_BEGUN} times and never finished"
+
+
+def test_cancelled_process_counts_against_no_part(path):
+    for _ in range(2 * MAX_BEGUN):
+        measure(path, "ab", crash_in="b")
+        append(path, [Died("SIGINT", cancelled=True)])
+
+    results, _ = measure(path, "ab")
+
+    assert [item.status for item in results.measurements] == ["ok", "ok"]
+
+
+def test_journal_of_other_code_is_put_aside_and_named(path):
+    measure(path, "ab", crash_in="b")
+
+    results, journal = measure(path, "ab", identity=IDENTITY | {"source": "def"})
+
+    assert len(results.measurements) == 2
+    assert journal.history.pasts == []
+    assert journal.stale == path.with_suffix(".stale")
+    assert read_journal(journal.stale).finished == {"a"}
+
+
+def test_two_processes_never_write_one_journal(path):
+    with Journal(path, Results(), IDENTITY), pytest.raises(JournalBusyError, match="another process"):
+        append(path, [Blamed("a", "x")])
+
+
+def test_no_file_is_an_empty_journal_and_a_journal_without_a_path_writes_none(tmp_path):
+    results, journal = measure(None, "ab")
+
+    assert len(results.measurements) == 2
+    assert not journal.is_finished("a")
+    assert read_journal(journal_path(tmp_path / "record.json")).pasts == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_blame_before_anything_has_run_counts_too(path):
+    append(path, [Blamed("a", "it ended two processes")])
+
+    results, _ = measure(path, "ab")
+
+    assert [item.status for item in results.measurements] == ["failed", "ok"]
+
+
+def test_part_begun_and_open_is_known_to_the_parent(path):
+    append(path, [Begun("2026-11-29T00:00:00Z", IDENTITY), PartBegun("a")])
+
+    assert read_journal(path).open_part == "a"
