@@ -8,9 +8,10 @@ import torch
 
 from .cases import BenchCase
 from .checks import COMPILED, Checklist, failure_reason, first_line
+from .cold_launches import GRAPH_COLD, DeviceContracts, measure_cold_launches
 from .exact import add_exact_figures
 from .harness.control import matched_stream, measure_controls
-from .harness.errors import ContextLostError, MeasurementError
+from .harness.errors import ContextLostError, MeasurementError, MissingToolError
 from .harness.measure import Samples, measure_graph_cold, measure_host_dispatch
 from .harness.records import Control, Status
 from .harness.stats.summary import median
@@ -41,6 +42,7 @@ def measure_cases(
     results: Results,
     progress: Progress,
     journal: Journal,
+    contracts: DeviceContracts = GRAPH_COLD,
 ) -> list[Control]:
     """Measure every case in an order drawn from the seed; returns the control streams of this process.
 
@@ -51,7 +53,7 @@ def measure_cases(
     """
     progress.expect(len(cases))
     controls = measure_controls(device)
-    process = GpuProcess(seed, device, max(control.bytes_per_s for control in controls), results)
+    process = GpuProcess(seed, device, max(control.bytes_per_s for control in controls), results, contracts)
     order = list(cases)
     random.Random(seed).shuffle(order)
     for case in order:
@@ -92,11 +94,18 @@ class GpuProcess:
         best_bytes_per_s: the fastest of this process's control streams: the roofline.
     """
 
-    def __init__(self, seed: int, device: torch.device, best_bytes_per_s: float, results: Results) -> None:
+    def __init__(
+        self,
+        seed: int,
+        device: torch.device,
+        best_bytes_per_s: float,
+        results: Results,
+        contracts: DeviceContracts = GRAPH_COLD,
+    ) -> None:
         self._seed, self._device = seed, device
         self._best_bytes_per_us = best_bytes_per_s / 1e6
         self._l2_bytes = int(torch.cuda.get_device_properties(device).L2_cache_size)
-        self._results = results
+        self._results, self._contracts = results, contracts
 
     def measure_case(self, case: BenchCase) -> str:
         """Everything of one case; returns a line for people."""
@@ -146,7 +155,7 @@ class GpuProcess:
         return ", ".join(f"{op} {value:.1f} us" for op, value in medians.items())
 
     def _give_up(self, provider: Provider, case: BenchCase, status: Status, reason: str) -> str:
-        for op, contract in provider.series_names:
+        for op, contract in self._contracts.under(case, provider.series_names):
             self._results.add_without_value(op, provider.name, case.name, contract, status, reason)
         return f"{status}: {reason}"
 
@@ -154,20 +163,23 @@ class GpuProcess:
         self, provider: Provider, case: BenchCase, prepared: Prepared, case_seed: int
     ) -> dict[str, float]:
         medians = {}
-        order = prepared.series()
+        order = self._contracts.series_under(case, prepared.series())
         random.Random(case_seed).shuffle(order)
         for series in order:
             try:
                 if series.contract == "host-dispatch":
                     samples = measure_host_dispatch(series.calls[0], sampling=SAMPLING)
                     self._results.add_samples(series.op, provider.name, case.name, series.contract, samples)
+                elif series.contract == "nvbench-cold":
+                    self._add_device_samples(provider, case, series, measure_cold_launches(series, self._device))
                 else:
                     samples = measure_graph_cold(series.calls, sampling=SAMPLING)
                     self._add_device_samples(provider, case, series, samples)
                     medians[series.op] = median(samples.values_us)
             except MeasurementError as error:
+                status: Status = "skipped" if isinstance(error, MissingToolError) else "invalid"
                 self._results.add_without_value(
-                    series.op, provider.name, case.name, series.contract, "invalid", first_line(error)
+                    series.op, provider.name, case.name, series.contract, status, first_line(error)
                 )
         return dict(sorted(medians.items()))
 
@@ -185,7 +197,7 @@ class GpuProcess:
                 f"impossible: {value_us:.2f} us for {cost.total_bytes} bytes, which take {roofline_us:.2f} us at "
                 "the best bandwidth of this process; the buffers were not cold, or the op left out work"
             )
-        elif (provider.name, series.op) in CONTROLLED:
+        elif series.contract == "graph-cold" and (provider.name, series.op) in CONTROLLED:
             facts["control_pct"] = self._control_pct(series, value_us)
         self._results.add_samples(series.op, provider.name, case.name, series.contract, samples, **facts)
 

@@ -18,6 +18,7 @@ import recoverssm
 
 from . import cpu_process, gpu_process
 from .cases import BenchCase
+from .cold_launches import GRAPH_COLD, DeviceContracts
 from .harness.compilations import CompilationCounter
 from .harness.environment import collect_environment, collect_silicon, collect_subject, gpu_uuid
 from .harness.gpu_monitor import GpuMonitor, merge_summaries
@@ -49,6 +50,7 @@ class Request:
     commit: str | None
     command: Sequence[str]
     started: Started = "fresh"
+    contracts: DeviceContracts = GRAPH_COLD
 
 
 def measure(request: Request, console: Console, journal: Path | None = None) -> tuple[Record, pa.Table, list[str]]:
@@ -75,7 +77,9 @@ def measure(request: Request, console: Console, journal: Path | None = None) -> 
             device = torch.device("cuda", torch.cuda.current_device())
             with GpuMonitor(gpu_uuid(device)) as monitor:
                 book.readings, book.monitor = (lambda: monitor.readings), monitor.summary
-                controls = gpu_process.measure_cases(cases, request.seed, device, results, progress, book)
+                controls = gpu_process.measure_cases(
+                    cases, request.seed, device, results, progress, book, request.contracts
+                )
             readings, seen = list(monitor.readings), monitor.summary()
         else:
             cases += cpu_process.measure_cases(cases, request.seed, results, progress, book)
@@ -114,6 +118,7 @@ def _identity(request: Request, environment: Environment, subject: Subject) -> d
         "case_set": request.case_set,
         "cases": ",".join(case.name for case in request.cases),
         "seed": str(request.seed),
+        "contracts": ",".join([*request.contracts.always, *sorted(request.contracts.cold_cases)]),
         "source": f"{subject.commit} {subject.source_hash}",
         "environment": repr(environment.cut_key(host=True)),
         "gpu": str(gpu_uuid() if torch.cuda.is_available() else None),

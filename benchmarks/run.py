@@ -38,6 +38,10 @@ def run(
     seed: Annotated[int | None, typer.Option(help="Of values, slots and orders; drawn when not given.")] = None,
     commit: Annotated[str | None, typer.Option(help="Commit that is measured, where git cannot say.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the unfinished process of --out.")] = False,
+    contracts: Annotated[
+        str | None,
+        typer.Option(help="Contracts for device time: graph-cold, nvbench-cold, or both with a comma. [the set's own]"),
+    ] = None,
     list_cases: Annotated[bool, typer.Option("--list", help="Print the chosen cases and stop.")] = False,
     started: Annotated[str, typer.Option(hidden=True)] = "fresh",
 ) -> None:
@@ -68,7 +72,8 @@ def run(
     if not has_gpu:
         console.print(NO_GPU, soft_wrap=True)
     drawn = secrets.randbelow(2**31) if seed is None else seed
-    failures = _measure(case_set, case, cases, drawn, commit, out, console, started)
+    command = _command(case_set, case, drawn, commit, contracts, out)
+    failures = _measure(case_set, cases, drawn, commit, contracts, command, out, console, started)
     console.print(f"record: {out}", markup=False, highlight=False, soft_wrap=True)
     if failures:
         for line in failures:
@@ -123,21 +128,26 @@ def _require_journal(out: Path, resume: bool, seed: int | None) -> None:
 
 def _measure(
     case_set: str,
-    pattern: str,
     cases: "list[BenchCase]",
     seed: int,
     commit: str | None,
+    contracts: str | None,
+    command: list[str],
     out: Path,
     console: Console,
     started: str,
 ) -> list[str]:
+    from .cold_launches import UnknownContractError, choose_contracts
     from .harness.errors import ContextLostError
     from .journal import JournalBusyError, journal_path
     from .process import Request, measure, write_record
 
     if started not in ("fresh", "forked"):
         _stop(USAGE, f"--started: expected fresh or forked, got {started!r}")
-    request = Request(case_set, cases, seed, commit, _command(case_set, pattern, seed, commit, out), started)
+    try:
+        request = Request(case_set, cases, seed, commit, command, started, choose_contracts(contracts, case_set))
+    except UnknownContractError as error:
+        _stop(USAGE, str(error))
     try:
         record, samples, failures = measure(request, console, journal_path(out))
     except ContextLostError as error:
@@ -159,10 +169,12 @@ def _measure(
     return failures
 
 
-def _command(case_set: str, pattern: str, seed: int, commit: str | None, out: Path) -> list[str]:
+def _command(case_set: str, pattern: str, seed: int, commit: str | None, contracts: str | None, out: Path) -> list[str]:
     """What repeats this process, its seed included; folders of this machine are nobody's business."""
     command = ["python", "-m", "benchmarks.run", "--set", case_set, "--case", pattern, "--seed", str(seed)]
-    return [*command, *(["--commit", commit] if commit else []), "--out", out.name]
+    command += ["--commit", commit] if commit else []
+    command += ["--contracts", contracts] if contracts else []
+    return [*command, "--out", out.name]
 
 
 def _stop(code: int, message: str) -> NoReturn:

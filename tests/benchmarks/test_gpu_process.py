@@ -5,7 +5,8 @@ import torch
 
 from benchmarks import gpu_process
 from benchmarks.cases import SETS
-from benchmarks.harness.errors import ContextLostError, HostLateError
+from benchmarks.cold_launches import GRAPH_COLD, choose_contracts
+from benchmarks.harness.errors import ContextLostError, HostLateError, MissingToolError
 from benchmarks.harness.measure import Samples
 from benchmarks.harness.records import Control
 from benchmarks.journal import Blamed, Journal, append, read_journal
@@ -57,7 +58,7 @@ def measure(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(L2_cache_size=50_000_000))
     monkeypatch.setattr(gpu_process, "available_bytes", lambda _: 1000)
 
-    def run(provider, value_us=20.0, late=False):
+    def run(provider, value_us=20.0, late=False, contracts=GRAPH_COLD):
         def sample(*_, **__):
             if late:
                 raise HostLateError("7 of 9 windows began too early")
@@ -69,7 +70,7 @@ def measure(monkeypatch):
         monkeypatch.setattr(gpu_process, "add_exact_figures", lambda *_: None)
         monkeypatch.setattr(gpu_process, "PROVIDERS", (provider,))
         results = Results()
-        process = gpu_process.GpuProcess(0, torch.device("cpu"), COPY.bytes_per_s, results)
+        process = gpu_process.GpuProcess(0, torch.device("cpu"), COPY.bytes_per_s, results, contracts)
         process.measure_case(CASE)
         results.finish()
         return results
@@ -255,3 +256,39 @@ def test_a_blamed_case_is_not_touched(measure_all, tmp_path):
     results, _ = measure_all({CASE.name: AssertionError("was tried")}, path=path)
 
     assert {item.reason for item in results.measurements if item.case == CASE.name} == {"killed by SIGSEGV"}
+
+
+def test_launches_alone_are_a_series_of_their_own(measure, monkeypatch):
+    asked = []
+
+    def cold(series, device):
+        asked.append(series.op)
+        return Samples((23.0,) * 12, 1, "most samples", tuple(float(at) for at in range(12)))
+
+    monkeypatch.setattr(gpu_process, "measure_cold_launches", cold)
+    results = measure(FakeProvider(), contracts=choose_contracts("graph-cold,nvbench-cold", "pr"))
+
+    assert asked == ["verify"]
+    assert (series_of(results).value, series_of(results, "nvbench-cold").value) == (20.0, 23.0)
+    assert series_of(results, "nvbench-cold").metric == "device_us"
+    assert series_of(results, "nvbench-cold").control_pct is None
+
+
+def test_a_host_without_nvbench_skips_its_series_and_takes_no_other_timer(measure, monkeypatch):
+    def missing(series, device):
+        raise MissingToolError("cuda-bench cannot be used here: No module named 'cuda.bench'")
+
+    monkeypatch.setattr(gpu_process, "measure_cold_launches", missing)
+    results = measure(FakeProvider(), contracts=choose_contracts("graph-cold,nvbench-cold", "pr"))
+    skipped = series_of(results, "nvbench-cold")
+
+    assert (skipped.status, skipped.value) == ("skipped", None)
+    assert skipped.reason == "cuda-bench cannot be used here: No module named 'cuda.bench'"
+    assert series_of(results).status == "ok"
+    assert results.failures == []
+
+
+def test_a_case_that_fails_its_check_has_no_launch_alone_either(measure):
+    results = measure(FakeProvider(num_touched=1), contracts=choose_contracts("graph-cold,nvbench-cold", "pr"))
+
+    assert series_of(results, "nvbench-cold").status == "failed"

@@ -1,0 +1,77 @@
+"""Which series a process takes under ``nvbench-cold`` besides its ``graph-cold`` ones, and how it takes one."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import cast
+
+import torch
+
+from .cases import BenchCase
+from .harness.measure import Samples
+from .harness.nvbench_cold import measure_nvbench_cold
+from .harness.records import Contract
+from .providers import Series
+
+DEVICE_CONTRACTS: tuple[Contract, ...] = ("graph-cold", "nvbench-cold")
+
+KERNELS = frozenset({"verify", "commit_plan", "commit_state", "conv"})
+"""Ops of one launch. Of an op of several launches an isolated call says little: an engine replays those as a graph."""
+
+DEFAULT_CASES = {
+    "nightly": frozenset({"kimi_k3_tp8_b32_t8_a3.84_fp32", "kimi_k3_tp8_b32_t8_a3.84_bf16"}),
+}
+"""By set: cases also measured under ``nvbench-cold`` when nobody chose contracts: ten series of at most 0.4 s each."""
+
+
+class UnknownContractError(LookupError):
+    """No contract for device time has that name."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceContracts:
+    """Contracts under which a process takes device times.
+
+    Attributes:
+        always: for every case.
+        cold_cases: names of cases that get ``nvbench-cold`` as well.
+    """
+
+    always: tuple[Contract, ...] = ("graph-cold",)
+    cold_cases: frozenset[str] = frozenset()
+
+    def under(self, case: BenchCase, names: Iterable[tuple[str, Contract]]) -> list[tuple[str, Contract]]:
+        """Op and contract of every series that this process has of the named ones."""
+        return [(op, each) for op, contract in names for each in self._contracts(case, op, contract)]
+
+    def series_under(self, case: BenchCase, series: Sequence[Series]) -> list[Series]:
+        """The series that this process takes: each under every contract chosen for it."""
+        return [replace(one, contract=each) for one in series for each in self._contracts(case, one.op, one.contract)]
+
+    def _contracts(self, case: BenchCase, op: str, contract: Contract) -> tuple[Contract, ...]:
+        if contract != "graph-cold":
+            return (contract,)
+        chosen = dict.fromkeys(self.always) | ({"nvbench-cold": None} if case.name in self.cold_cases else {})
+        return tuple(each for each in chosen if each == "graph-cold" or op in KERNELS)
+
+
+GRAPH_COLD = DeviceContracts()
+
+
+def choose_contracts(text: str | None, case_set: str) -> DeviceContracts:
+    """From a command line's comma-separated list; None for what the set takes by itself.
+
+    Raises:
+        UnknownContractError: a name that is none; the message names those there are.
+    """
+    if text is None:
+        return DeviceContracts(cold_cases=DEFAULT_CASES.get(case_set, frozenset()))
+    names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+    for name in names:
+        if name not in DEVICE_CONTRACTS:
+            raise UnknownContractError(f"--contracts: expected some of {', '.join(DEVICE_CONTRACTS)}, got {name!r}")
+    return DeviceContracts(always=cast("tuple[Contract, ...]", names))
+
+
+def measure_cold_launches(series: Series, device: torch.device) -> Samples:
+    """One series under ``nvbench-cold``; raises as ``measure_nvbench_cold`` does."""
+    return measure_nvbench_cold(series.calls, restore=getattr(series, "restore", None), device_index=device.index)
