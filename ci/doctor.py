@@ -241,6 +241,11 @@ def _store(store: str) -> Finding:
     if store.startswith("branch:"):  # checking it out would change this machine
         if shutil.which("git") is None:
             return Finding("store", "broken", f"{store} needs git", "give a folder as --store and import it later")
+        inside = ["git", "rev-parse", "--show-toplevel"]
+        if subprocess.run(inside, capture_output=True, timeout=30, check=False).returncode != 0:
+            return Finding(
+                "store", "broken", f"{store}: {Path.cwd()} is in no git repository", "give a folder as --store"
+            )
         return Finding("store", "ok", f"{store}, checked out when a night begins")
     opened = open_store(store, writable=False)
     nights = opened.nights()

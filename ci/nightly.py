@@ -30,6 +30,7 @@ COMMAND = (sys.executable, "-m", "benchmarks.run")
 HISTORY = ROOT / "reports" / "history"
 WORST_FIRST = (Exit.BROKEN, Exit.INVALID, Exit.MISSING, Exit.REGRESSED, Exit.PASS)
 PAGE_CAP_S = 300
+RECORD_BYTES = 1 << 20  # a process of 40 cases leaves about as much
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,9 @@ def _run(measuring: Measuring, gpus: Sequence[Gpu], options: Options, thresholds
 
 def _open(spec: str) -> Store:
     try:
-        return open_store(spec)
+        store = open_store(spec)
+        store.require_space(RECORD_BYTES)  # now, rather than after a process has measured in vain
+        return store
     except (StoreError, OSError) as error:
         raise BrokenEnvironmentError(f"--store {spec}: {error}") from error
 

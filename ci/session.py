@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from .exits import UsageError
+from .exits import BrokenEnvironmentError, UsageError
 
 STATE_FILE = "night-state.json"
 
@@ -49,13 +49,22 @@ def make_seeds(seed: int, processes: int) -> list[int]:
 
 
 def save(state: State, folder: Path) -> None:
-    """Replace the state file at once: a reader sees the old or the new one, whatever happens."""
+    """Replace the state file at once: a reader sees the old or the new one, whatever happens.
+
+    Raises:
+        BrokenEnvironmentError: it cannot be written; the old one is there still.
+    """
     temporary = folder / f".{STATE_FILE}.{os.getpid()}"
-    with temporary.open("wb") as file:
-        file.write(msgspec.json.format(msgspec.json.encode(state), indent=1) + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(folder / STATE_FILE)
+    try:
+        with temporary.open("wb") as file:
+            file.write(msgspec.json.format(msgspec.json.encode(state), indent=1) + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(folder / STATE_FILE)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        reason = f"{folder / STATE_FILE}: cannot be written: {error.strerror}"
+        raise BrokenEnvironmentError(reason, "make room there, or give another --out") from error
 
 
 def load(folder: Path) -> State | None:

@@ -11,14 +11,14 @@ REBASE_STATES = ("rebase-merge", "rebase-apply")  # folders of git while a rebas
 AUTHOR = ("recoverssm-nightly", "nightly@recoverssm.invalid")  # where git knows no user, as on a fresh runner
 
 
-def open_branch_store(branch: str, *, writable: bool = True, workspace: Path | None = None) -> "BranchStore":
+def open_branch_store(branch: str, *, writable: bool = True, workspace: Path | None = None) -> Store:
     """Check ``branch`` out beside the workspace, up to date with its remote where there is one.
 
-    A branch that exists nowhere is made, empty and without a parent, where the store may be written to.
+    A branch that exists nowhere is made, empty and without a parent; one that is only to be read is an absent folder.
 
     Raises:
-        BranchError: no git repository here; the branch is neither here nor on the remote and is only to be read, or
-            the remote cannot be reached; or something else is checked out in the store's folder.
+        BranchError: no git repository here; the remote cannot be reached and the branch is not here either; or
+            something else is checked out in the store's folder.
     """
     if not branch or branch.startswith("-"):
         raise BranchError(f"expected branch:NAME, such as branch:perf-history, got the name {branch!r}")
@@ -29,8 +29,7 @@ def open_branch_store(branch: str, *, writable: bool = True, workspace: Path | N
     if not (folder / ".git").exists():
         if not _has(top, f"refs/heads/{branch}"):
             if not on_remote and not writable:
-                where = f"here nor on {remote}" if remote else "here, and there is no remote"
-                raise BranchError(f"{branch}: no such branch {where}; the first night with this --store makes it")
+                return Store(folder, writable=False)
             start = f"{remote}/{branch}" if on_remote else _empty_commit(top, branch)
             _git(top, "branch", "--no-track", branch, start)
         _git(top, "worktree", "prune")

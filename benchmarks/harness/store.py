@@ -83,6 +83,15 @@ class Store:
         self.publish()
         return path
 
+    def require_space(self, num_bytes: int) -> None:
+        """Raise OSError where ``num_bytes`` cannot be written; leaves nothing behind."""
+        probe = self.folder / f".probe.{os.getpid()}.tmp"
+        with self._locked():
+            try:
+                _write_through(probe, bytes(num_bytes))
+            finally:
+                probe.unlink(missing_ok=True)
+
     def publish(self) -> None:
         """Hand what was added to whoever shares this store; a folder has nothing to do."""
 

@@ -252,6 +252,14 @@ class TestDoctor:
         assert finding.level == "limited"
         assert "--commit SHA" in finding.fix
 
+    def test_branch_store_needs_a_repository(self, monkeypatch, tmp_path, quick):
+        monkeypatch.chdir(tmp_path)
+
+        (finding,) = [f for f in doctor.examine("branch:perf-history").findings if f.name == "store"]
+
+        assert finding.level == "broken"
+        assert "in no git repository" in finding.found
+
     def test_damaged_store_is_named_and_left_as_it_is(self, fake_night, quick):
         night = fake_night.night(make_records()).nights[0]
         path = next(fake_night.store.rglob(f"nights/**/{night.id}.json"))

@@ -1,11 +1,13 @@
 """Whole nights, measured by prepared processes: what is judged, kept, resumed and refused."""
 
+import errno
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 from filelock import FileLock
@@ -296,6 +298,27 @@ def test_night_that_could_not_be_stored_is_judged_and_stored_by_resume(fake_nigh
     assert result.code == Exit.PASS
     assert len(fake_night.started) == 5
     assert Store(fake_night.store).nights() == result.nights
+
+
+def test_store_without_space_is_refused_before_anything_is_measured(fake_night, monkeypatch):
+    def full(path, data):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("benchmarks.harness.store._write_through", full)
+    with pytest.raises(BrokenEnvironmentError, match=r"--store .*No space left"):
+        fake_night.night(make_records())
+    assert fake_night.started == []
+
+
+def test_state_that_cannot_be_written_names_its_folder_and_leaves_nothing(fake_night, monkeypatch):
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("ci.session.os", SimpleNamespace(getpid=os.getpid, fsync=full))
+    with pytest.raises(BrokenEnvironmentError, match=r"night-state\.json: cannot be written: No space left") as caught:
+        fake_night.night(make_records())
+    assert "another --out" in caught.value.next_step
+    assert [path.name for path in fake_night.options.out.iterdir()] == [".lock"]
 
 
 def test_trouble_of_the_store_while_judging_is_no_mistake_of_the_program(fake_night, monkeypatch):

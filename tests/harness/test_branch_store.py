@@ -212,8 +212,10 @@ def test_other_branch_in_the_folder_is_refused_and_not_written_to(workspace: Pat
 
 
 def test_branch_that_is_only_read_is_not_made(workspace: Path):
-    with pytest.raises(BranchError, match="no such branch here"):
-        open_branch_store("typo", writable=False, workspace=workspace)
+    store = open_branch_store("typo", writable=False, workspace=workspace)
+
+    assert store.nights() == []
+    assert not store.folder.exists()
     assert git(workspace, "branch", "--list", "typo") == ""
 
 

@@ -314,6 +314,14 @@ def test_file_is_no_store(tmp_path: Path):
         open_store(tmp_path / "file")
 
 
+def test_store_that_can_be_written_to_stays_as_it_is(store: Store):
+    add_three(store)
+    before = files_of(store.folder)
+
+    store.require_space(1000)
+    assert files_of(store.folder) == before
+
+
 def test_absent_folder_is_an_empty_store(tmp_path: Path):
     store = open_store(tmp_path / "nowhere")
 
