@@ -8,6 +8,7 @@ import importlib.metadata
 import importlib.util
 import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -62,6 +63,7 @@ def examine(store: str) -> Examination:
         ("python", _python),
         ("packages", _packages),
         ("nvml", lambda: _nvml(on_gpu=on_gpu)),
+        ("nvbench", lambda: _nvbench(on_gpu=on_gpu)),
         ("gpu", lambda: _gpu(gpus)),
         ("torch", lambda: _torch(gpus, on_gpu=on_gpu)),
         ("lock", lambda: _locks(gpus)),
@@ -73,7 +75,7 @@ def examine(store: str) -> Examination:
         ("browser", _browser),
     ]
     if not on_gpu:
-        questions.insert(5, ("interpreter", _interpreter))
+        questions.insert(6, ("interpreter", _interpreter))
     findings: list[Finding] = []
     for name, question in questions:
         try:
@@ -159,6 +161,28 @@ def _nvml(*, on_gpu: bool) -> Finding:
         return Finding("nvml", "ok", f"driver {driver.decode() if isinstance(driver, bytes) else driver}")
     finally:
         nvml.nvmlShutdown()
+
+
+def _nvbench(*, on_gpu: bool) -> Finding:
+    if not on_gpu:
+        return Finding("nvbench", "ok", "no GPU to launch on")
+    lost = "series under nvbench-cold are skipped"
+    if not _installed("cuda.bench"):
+        machine = platform.machine()
+        if machine != "x86_64":
+            return Finding("nvbench", "limited", f"cuda-bench has no wheel for {machine}: {lost}")
+        return Finding("nvbench", "limited", f"cuda-bench is not installed: {lost}", "make setup")
+    if not _installed("cuda.bindings"):
+        fix = "install the cuda-bindings of the host's CUDA major version"
+        return Finding("nvbench", "limited", f"cuda-bench is here without cuda-bindings: {lost}", fix)
+    return Finding("nvbench", "ok", f"cuda-bench {_version('cuda-bench')}")
+
+
+def _installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # of the package around it
+        return False
 
 
 def _gpu(gpus: list[Gpu]) -> list[Finding]:

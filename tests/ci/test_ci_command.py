@@ -260,6 +260,34 @@ class TestDoctor:
         assert finding.level == "broken"
         assert "in no git repository" in finding.found
 
+    @pytest.mark.parametrize(
+        ("installed", "machine", "level", "found"),
+        [
+            ({"cuda.bench", "cuda.bindings"}, "x86_64", "ok", "cuda-bench of unknown version"),
+            (
+                {"cuda.bindings"},
+                "x86_64",
+                "limited",
+                "cuda-bench is not installed: series under nvbench-cold are skipped",
+            ),
+            ({"cuda.bench"}, "x86_64", "limited", "without cuda-bindings"),
+            (set(), "aarch64", "limited", "no wheel for aarch64"),
+        ],
+    )
+    def test_nvbench_is_there_or_its_series_are_skipped(self, monkeypatch, installed, machine, level, found):
+        monkeypatch.setattr(doctor, "_installed", installed.__contains__)
+        monkeypatch.setattr(doctor, "_version", lambda _: "of unknown version")
+        monkeypatch.setattr(doctor.platform, "machine", lambda: machine)
+
+        finding = doctor._nvbench(on_gpu=True)
+
+        assert finding.level == level
+        assert found in finding.found
+
+    def test_a_module_of_a_package_that_is_not_there_is_not_installed(self):
+        assert doctor._installed("no_such_package.bench") is False
+        assert doctor._installed("importlib.metadata") is True
+
     def test_damaged_store_is_named_and_left_as_it_is(self, fake_night, quick):
         night = fake_night.night(make_records()).nights[0]
         path = next(fake_night.store.rglob(f"nights/**/{night.id}.json"))

@@ -81,16 +81,30 @@ def test_a_second_set_up_does_nothing(tmp_path, pip):
 
 def test_a_gpu_host_keeps_its_torch_and_works_without_a_network(tmp_path, pip, monkeypatch, capsys):
     monkeypatch.setattr(setup_venv, "host_packages", lambda: {"torch": "2.11.0+cu130", "triton": "3.6.0"})
+    monkeypatch.setattr(setup_venv.platform, "machine", lambda: "x86_64")
     setup_venv._site_packages(tmp_path / ".venv").mkdir(parents=True)
     pip.fail = True
 
     assert setup_venv.set_up("gpu", tmp_path / ".venv") is True
 
-    assert [call[-1].partition(">")[0] for call in pip.calls] == ["hypothesis", "pyyaml"]
+    assert [call[-1].partition(">")[0] for call in pip.calls] == ["hypothesis", "pyyaml", "cuda-bench"]
     assert not [
         argument for call in pip.calls for argument in call if argument.startswith(("recoverssm", "setuptools"))
     ]
-    assert "not installed: report, dev" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "not installed: report, dev" in printed
+    assert "not installed: nvbench (not reachable); series under nvbench-cold are skipped" in printed
+
+
+def test_a_gpu_host_without_a_wheel_of_nvbench_says_so(tmp_path, pip, monkeypatch, capsys):
+    monkeypatch.setattr(setup_venv, "host_packages", lambda: {"torch": "2.11.0+cu130", "triton": "3.6.0"})
+    monkeypatch.setattr(setup_venv.platform, "machine", lambda: "aarch64")
+    setup_venv._site_packages(tmp_path / ".venv").mkdir(parents=True)
+
+    setup_venv.set_up("gpu", tmp_path / ".venv")
+
+    assert [call[-1].partition(">")[0] for call in pip.calls] == ["hypothesis", "pyyaml"]
+    assert "not installed: nvbench (no wheel for aarch64)" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("host", [{}, {"torch": "2.9.1", "triton": "3.6.0"}, {"torch": "2.11.0"}])
@@ -141,10 +155,10 @@ def test_without_rights_the_command_for_chromium_is_printed(monkeypatch, capsys)
 @pytest.mark.parametrize("kind", ["cpu", "gpu"])
 def test_every_requirement_has_an_exact_pin_without_a_local_tag(kind):
     pins = (setup_venv.ROOT / f"constraints/{kind}.txt").read_text().splitlines()
-    pins = [line.split("==") for line in pins if not line.startswith("#")]
+    pins = [line.partition(";")[0].split("==") for line in pins if not line.startswith("#")]
     names = [setup_venv._canonical(name) for name, _ in pins]
     project = tomllib.loads((setup_venv.ROOT / "pyproject.toml").read_text())
-    extras = ("bench", "report", "test", "dev")
+    extras = ("bench", "report", "test", "dev", *(("nvbench",) if kind == "gpu" else ()))
     wanted = {setup_venv._name(item) for item in setup_venv._requirements(project, extras)}
 
     assert wanted - set(names) == ({"torch", "triton"} if kind == "gpu" else set())
