@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import torch
+import triton
 from torch import Tensor
 
 from recoverssm.errors import DeviceError, DtypeError, ShapeError, StrideError
@@ -12,6 +13,9 @@ STATE_DTYPES = (torch.float32, torch.bfloat16)
 ACTIVATION_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 FLOAT32 = (torch.float32,)
 INT32 = (torch.int32,)
+DEVICE_TYPES = (
+    ("cuda", "cpu") if triton.knobs.runtime.interpret else ("cuda",)
+)  # decided at import, as @triton.jit does
 
 
 def check_tensor(
@@ -36,6 +40,15 @@ def check_tensor(
         raise DtypeError(f"{name}: expected {names}, got {str(tensor.dtype).removeprefix('torch.')}")
     if tensor.device != device:
         raise DeviceError(f"{name}: expected {device} like the first argument, got {tensor.device}")
+
+
+def check_device(name: str, device: torch.device) -> None:
+    """Raises DeviceError for a device that cannot run kernels: the CPU can only under Triton's interpreter."""
+    if device.type not in DEVICE_TYPES:
+        raise DeviceError(
+            f"{name}: expected a CUDA device, got {device}; to try kernels on the CPU, set TRITON_INTERPRET=1 before "
+            "Python starts"
+        )
 
 
 def check_dense_after(name: str, tensor: Tensor, dim: int) -> None:
@@ -79,6 +92,7 @@ def check_activations(q: Tensor, k: Tensor, v: Tensor, raw_gate: Tensor, raw_bet
     if q.dim() != 3:
         raise ShapeError(f"q: expected [M, H, K], got {list(q.shape)}; M is the number of tokens of all rows")
     device = q.device
+    check_device("q", device)
     num_tokens, num_heads, key_dim = q.shape
     check_tensor("q", q, "M H K", (None, None, None), ACTIVATION_DTYPES, device)
     dtypes = (q.dtype,)

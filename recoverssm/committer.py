@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from recoverssm.checks import ACTIVATION_DTYPES, check_tensor
 from recoverssm.errors import ShapeError
 from recoverssm.ops import commit_plan, commit_state, compact_conv
 from recoverssm.types import CommitPlan, GateParams, LayerTable, Records
@@ -22,10 +23,11 @@ class CommitContext:
         records: per layer, as ``verify`` writes them.
         conv_states: per layer [P, conv_state_len, 3HD] token-major; empty when the engine compacts elsewhere.
         gate: stacked over layers, A_log [L, H], dt_bias [L, H, K] fp32.
-        max_num_rows: rows of the largest batch; sizes the plan.
+        max_num_rows: rows of the largest batch, at most R; sizes the plan.
         conv_width: taps of the short convolution.
     Raises:
-        ShapeError, DtypeError, StrideError, DeviceError: layers that differ, or fewer than needed.
+        ShapeError, DtypeError, StrideError, DeviceError: layers that differ, records of too few rows, conv windows of
+            too few tokens, and whatever else a later commit would refuse.
     """
 
     def __init__(
@@ -38,8 +40,6 @@ class CommitContext:
         max_num_rows: int,
         conv_width: int = 4,
     ) -> None:
-        if max_num_rows < 1:
-            raise ShapeError(f"max_num_rows: expected at least 1, got {max_num_rows}")
         for name, layers in (("records", records), ("conv_states", conv_states)):
             if layers and len(layers) != len(checkpoint_states):
                 raise ShapeError(f"{name}: expected {len(checkpoint_states)} layers, got {len(layers)}")
@@ -49,8 +49,22 @@ class CommitContext:
         self._convs = LayerTable.of("conv_states", conv_states) if conv_states else None
         self._gate = gate
         self._conv_width = conv_width
-        self._spec_query_len = records[0].correction.shape[2]
         device = checkpoint_states[0].device
+        # A plan of no rows launches nothing, but is checked: no later commit fails between its launches.
+        self._plan_buffer = torch.zeros((3, 0), dtype=torch.int32, device=device)
+        self._commit_layers(CommitPlan(*self._plan_buffer.unbind()))
+        num_record_rows, _, self._spec_query_len, _ = records[0].correction.shape
+        if not 1 <= max_num_rows <= num_record_rows:
+            raise ShapeError(f"max_num_rows: expected 1 to {num_record_rows}, the rows of records, got {max_num_rows}")
+        if conv_states:
+            num_slots = checkpoint_states[0].shape[0]
+            check_tensor("conv_states", conv_states[0], "P S C", (num_slots, None, None), ACTIVATION_DTYPES, device)
+            needed = conv_width - 1 + self._spec_query_len - 1
+            if conv_states[0].shape[1] < needed:
+                raise ShapeError(
+                    f"conv_states: expected windows of at least {needed} tokens (conv_width - 1 + T - 1), "
+                    f"got {conv_states[0].shape[1]}"
+                )
         self._plan_buffer = torch.zeros((3, max_num_rows), dtype=torch.int32, device=device)
 
     def commit(
@@ -68,7 +82,7 @@ class CommitContext:
         Raises:
             ShapeError, DtypeError, StrideError, DeviceError: before any launch.
         """
-        num_rows = state_indices.shape[0]
+        num_rows = state_indices.numel()
         if num_rows > self._plan_buffer.shape[1]:
             raise ShapeError(
                 f"state_indices: expected at most max_num_rows={self._plan_buffer.shape[1]} rows, got {num_rows}"
@@ -82,7 +96,10 @@ class CommitContext:
             spec_query_len=self._spec_query_len,
             request_indices=request_indices,
         )
+        self._commit_layers(plan)
+        return plan
+
+    def _commit_layers(self, plan: CommitPlan) -> None:
         commit_state(self._states, self._corrections, self._key_gates, plan, self._gate)
         if self._convs is not None:
             compact_conv(self._convs, plan, conv_width=self._conv_width)
-        return plan

@@ -1,12 +1,13 @@
 """Value objects that the ops share. All are frozen; tensors inside them are written in place by the ops."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from recoverssm.errors import ConfigError, DeviceError, DtypeError, ShapeError, StrideError
+from recoverssm.errors import ArgumentError, ConfigError, DeviceError, DtypeError, ShapeError, StrideError
 
 NULL_SLOT = 0
 """Slot ids at or below this mean "no slot"."""
@@ -77,8 +78,8 @@ class GateParams:
     lower_bound: float | None
 
     def __post_init__(self) -> None:
-        if self.lower_bound is not None and not self.lower_bound < 0:
-            raise ConfigError(f"lower_bound: expected a negative number or None, got {self.lower_bound}")
+        if self.lower_bound is not None and not -math.inf < self.lower_bound < 0:
+            raise ConfigError(f"lower_bound: expected a finite negative number or None, got {self.lower_bound}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +121,7 @@ class LayerTable:
         tensors: one per layer, equal in shape, dtype, device and strides but for the first.
         addresses: [L] int64 on their device.
         slot_strides: [L] int64, elements between entries of the first dimension.
-        aligned: every address and slot stride is a multiple of 16 bytes.
+        aligned: every address is a multiple of 16 bytes and every slot stride of 16 elements, as the kernels are told.
     """
 
     tensors: tuple[Tensor, ...]
@@ -134,6 +135,7 @@ class LayerTable:
 
         Raises:
             ShapeError, DtypeError, StrideError, DeviceError: the layers differ, or there are none.
+            ArgumentError: two layers are one tensor.
         """
         if not tensors:
             raise ShapeError(f"{name}: expected one tensor per layer, got none")
@@ -153,8 +155,15 @@ class LayerTable:
                     f"got {tensor.stride()[1:]}"
                 )
         addresses = [tensor.data_ptr() for tensor in tensors]
+        layer_at: dict[int, int] = {}
+        for layer, address in enumerate(addresses):
+            if address and layer_at.setdefault(address, layer) != layer:
+                raise ArgumentError(
+                    f"{name}[{layer}]: expected memory of its own, got that of layer {layer_at[address]}; "
+                    "each layer needs its own tensor"
+                )
         strides = [tensor.stride(0) for tensor in tensors]
-        aligned = all(a % 16 == 0 for a in addresses) and all(s * first.element_size() % 16 == 0 for s in strides)
+        aligned = all(a % 16 == 0 for a in addresses) and all(s % 16 == 0 for s in strides)
         return cls(
             tensors=tuple(tensors),
             addresses=torch.tensor(addresses, dtype=torch.int64, device=first.device),

@@ -21,7 +21,7 @@ def test_commit_runs_plan_state_and_conv_in_every_layer(device):
     reference.commit_state(expected, window.records, plan, window.gate)
     expected_conv = [conv.clone() for conv in conv_states]
     reference.compact_conv(expected_conv, plan, conv_width=4)
-    context = CommitContext(window.checkpoint_states, window.records, conv_states, window.gate, max_num_rows=8)
+    context = CommitContext(window.checkpoint_states, window.records, conv_states, window.gate, max_num_rows=6)
 
     done = context.commit(num_sampled, window.query_start_loc, window.state_indices, request_indices=request_indices)
 

@@ -46,3 +46,39 @@ def test_history_moves_to_another_slot_without_touching_the_source(device):
 
     assert torch.equal(states[0][3], source)
     assert torch.equal(states[0][4, :3], source[2:5])
+
+
+@pytest.mark.parametrize("plan", [([2], [0], [3]), ([2], [3], [0]), ([2], [-1], [3]), ([2], [3], [-1])], ids=str)
+def test_rows_without_source_or_final_slot_leave_every_window_untouched(plan, device):
+    states = make_conv_states(1, 6, 32, torch.bfloat16, device)
+    before = storage_bits(states[0])
+
+    compact_conv(LayerTable.of("conv_states", states), CommitPlan(*(int32(x, device) for x in plan)), conv_width=4)
+
+    assert torch.equal(storage_bits(states[0]), before)
+
+
+def test_layers_may_lie_apart_by_different_strides(device):
+    states = make_conv_states(2, 6, 32, torch.bfloat16, device)
+    states[1] = states[1].clone()
+    expected = [state[:, 2:5].clone() for state in states]
+    plan = CommitPlan(*(int32([x], device) for x in (3, 5, 5)))
+
+    compact_conv(LayerTable.of("conv_states", states), plan, conv_width=4)
+
+    for state, history in zip(states, expected, strict=True):
+        assert torch.equal(state[5, :3], history[5])
+
+
+def test_tokens_beyond_two_to_the_31_elements_are_addressed(device):
+    """A pool may be [conv_state_len, P, C] in memory; only what is touched is ever backed by real pages on a CPU."""
+    window_len, num_channels, token_stride = 18, 16, 144_000_000
+    storage = torch.empty((window_len - 1) * token_stride + 2 * num_channels, dtype=torch.bfloat16, device=device)
+    state = storage.as_strided((2, window_len, num_channels), (num_channels, token_stride, 1))
+    state[1] = torch.arange(window_len * num_channels).view(window_len, num_channels) % 251
+    history = state[1, 15:18].clone()
+    plan = CommitPlan(*(int32([x], device) for x in (16, 1, 1)))
+
+    compact_conv(LayerTable.of("conv_states", [state]), plan, conv_width=4)
+
+    assert torch.equal(state[1, :3], history)

@@ -31,18 +31,19 @@ def _compact_conv_kernel(
 
     conv_ptr = tl.load(conv_addresses_ptr + layer).to(conv_type_ptr.dtype)
     slot_stride = tl.load(conv_slot_strides_ptr + layer)
+    token_stride = tl.cast(stride_conv_token, tl.int64)  # a pool may lie [conv_state_len, P, C] in memory
     if ALIGNED:
         conv_ptr = tl.multiple_of(conv_ptr, 16)
         slot_stride = tl.multiple_of(slot_stride, 16)
-    offs_t = tl.arange(0, BH)
+    offs_t = tl.arange(0, BH).to(tl.int64)
     offs_c = pid_c * BC + tl.arange(0, BC)
     mask = (offs_t[:, None] < HISTORY) & (offs_c[None, :] < num_channels)
 
     # The verified window is [h1, h2, x_0, ...]: after commit_len tokens the history starts at commit_len - 1.
-    window_ptrs = conv_ptr + source_slot * slot_stride + (commit_len - 1) * stride_conv_token
-    history = tl.load(window_ptrs + offs_t[:, None] * stride_conv_token + offs_c[None, :], mask=mask)  # [BH, BC]
+    window_ptrs = conv_ptr + source_slot * slot_stride + (commit_len - 1) * token_stride
+    history = tl.load(window_ptrs + offs_t[:, None] * token_stride + offs_c[None, :], mask=mask)  # [BH, BC]
     # Source and final may be one slot whose rows overlap: nobody stores before everybody has loaded.
     tl.debug_barrier()
 
-    final_ptrs = conv_ptr + final_slot * slot_stride + offs_t[:, None] * stride_conv_token + offs_c[None, :]
+    final_ptrs = conv_ptr + final_slot * slot_stride + offs_t[:, None] * token_stride + offs_c[None, :]
     tl.store(final_ptrs, history, mask=mask)

@@ -29,7 +29,7 @@ def l2_normalised(x):
 
 @triton.jit
 def kda_decay(raw_gate, dt_bias, gate_scale, lower_bound, BOUNDED: tl.constexpr):
-    """exp(g) in (0, 1]; raw_gate, dt_bias: [K / BK, BK] fp32; gate_scale: exp(A_log) of the head."""
+    """exp(g) in [0, 1]; raw_gate, dt_bias: [K / BK, BK] fp32; gate_scale: exp(A_log) of the head."""
     x = raw_gate + dt_bias
     if BOUNDED:
         log_decay = lower_bound * tl.sigmoid(gate_scale * x)

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from recoverssm.checks import check_row_vector, check_spec_query_len
+from recoverssm.checks import check_device, check_row_vector, check_spec_query_len
 from recoverssm.kernels.commit_plan import _commit_plan_kernel
 from recoverssm.types import CommitPlan
 
@@ -22,7 +22,8 @@ def commit_plan(
     """Fill ``plan`` in place: row i keeps min(num_sampled of its request, its tokens, T) tokens.
 
     Row i belongs to request row request_indices[i], or i without them. A row without tokens, without a slot (0 or
-    less), without sampled tokens or with a negative request row gets zeros: commit then leaves everything alone.
+    less), without sampled tokens or with a request row outside num_sampled gets zeros: commit then leaves everything
+    alone.
 
     Args:
         num_sampled: [number of request rows] int32, sampled tokens per request, the bonus token included.
@@ -34,6 +35,7 @@ def commit_plan(
     Source: docs/algorithm.md section 3.
     """
     device = num_sampled.device
+    check_device("num_sampled", device)
     check_row_vector("num_sampled", num_sampled, None, device)
     check_row_vector("state_indices", state_indices, None, device)
     num_rows = state_indices.shape[0]

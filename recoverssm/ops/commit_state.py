@@ -7,6 +7,7 @@ from recoverssm.checks import (
     FLOAT32,
     STATE_DTYPES,
     check_dense_after,
+    check_device,
     check_gate,
     check_head_dim,
     check_layers,
@@ -43,6 +44,7 @@ def commit_state(
     """
     state, correction, key_gate = (t.element_type for t in (checkpoint_states, corrections, key_gates))
     device = state.device
+    check_device("checkpoint_states", device)
     num_layers = checkpoint_states.num_layers
     check_tensor("checkpoint_states", state, "P H V K", (None, None, None, None), STATE_DTYPES, device)
     _, num_heads, value_dim, key_dim = state.shape

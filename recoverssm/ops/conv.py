@@ -2,7 +2,7 @@
 
 import torch
 
-from recoverssm.checks import ACTIVATION_DTYPES, check_dense_after, check_row_vector, check_tensor
+from recoverssm.checks import ACTIVATION_DTYPES, check_dense_after, check_device, check_row_vector, check_tensor
 from recoverssm.errors import ShapeError
 from recoverssm.kernels.conv import _compact_conv_kernel
 from recoverssm.types import CommitPlan, LayerTable
@@ -26,6 +26,7 @@ def compact_conv(conv_states: LayerTable, plan: CommitPlan, *, conv_width: int) 
     """
     conv_state = conv_states.element_type
     device = conv_state.device
+    check_device("conv_states", device)
     check_tensor("conv_states", conv_state, "P S C", (None, None, None), ACTIVATION_DTYPES, device)
     check_dense_after("conv_states", conv_state, 1)
     window_len = conv_state.shape[1]

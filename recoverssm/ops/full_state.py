@@ -37,13 +37,14 @@ def full_state_verify(
 
     Row n starts from slot state_indices[n, num_accepted[n] - 1], where the previous step left the accepted state, and
     stores the state after its token t in slot state_indices[n, t] (skipped where that slot is 0 or less). A row whose
-    source slot is 0 or less outputs zeros and stores nothing.
+    source slot is 0 or less outputs zeros and stores nothing. Tokens of ``out`` that no row uses are left as they were.
 
     Args:
         q, k, raw_gate: [M, H, K]; v: [M, H, V]; raw_beta: [M, H]; as in ``verify``.
         state_pool: [P, H, V, K] fp32 or bf16, slot stride free; written in place.
         gate: A_log [H], dt_bias [H, K] fp32.
-        query_start_loc: [N + 1] int32. state_indices: [N, T] int32. num_accepted: [N] int32, 1 to T.
+        query_start_loc: [N + 1] int32, not decreasing, at most M.
+        state_indices: [N, T] int32. num_accepted: [N] int32, 1 to T.
         out: [M, H, V] like v, or None to allocate.
     Returns:
         out.

@@ -36,7 +36,7 @@ def verify(
 
     Row n owns tokens query_start_loc[n] to query_start_loc[n + 1] (at most T of them are used) and reads slot
     state_indices[n]. A row whose slot is 0 or less outputs zeros and records nothing. Record positions past a row's
-    tokens are left as they were.
+    tokens, and tokens of ``out`` that no row uses, are left as they were: undefined in an ``out`` allocated here.
 
     Args:
         q, k, raw_gate: [M, H, K]; v: [M, H, V]; raw_beta: [M, H]; bf16, fp16 or fp32. q and k are after conv and SiLU,
@@ -44,7 +44,7 @@ def verify(
         checkpoint_state: [P, H, V, K] fp32 or bf16, slot stride free.
         records: correction [R, H, T, V] fp32 and key_gate [R, H, T, 2K] in q's dtype, R >= N; row n is written.
         gate: A_log [H], dt_bias [H, K] fp32.
-        query_start_loc: [N + 1] int32, not decreasing. state_indices: [N] int32.
+        query_start_loc: [N + 1] int32, not decreasing, at most M. state_indices: [N] int32.
         out: [M, H, V] like v, or None to allocate.
     Returns:
         out.
