@@ -27,6 +27,8 @@ from recoverssm.layout import (
 )
 
 STATE_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+MAX_DIGITS = 12  # of a count; longer is a typing error, and would leave the exact range of a float
+MAX_BUDGET_GIB = 1e9
 TENSOR_PARALLEL_SIZES = (1, 2, 4, 8, 16)
 
 DESCRIPTION = "Bytes and capacity of RecoverSSM beside full state. Computed, so no GPU is needed."
@@ -77,14 +79,14 @@ def _parser() -> argparse.ArgumentParser:
     capacity.add_argument("--tp", type=int, default=8, metavar="N", help="tensor parallel size (default %(default)s)")
     capacity.add_argument(
         "--max-model-len",
-        type=int,
+        type=_positive_int,
         default=262_144,
         metavar="TOKENS",
         help="tokens of one full-length request (default %(default)s)",
     )
     capacity.add_argument(
         "--budget-gib",
-        type=_positive_float,
+        type=_budget_gib,
         default=46.48,
         metavar="GIB",
         help="cache memory of one rank in GiB (default %(default)s)",
@@ -135,19 +137,25 @@ def _add_common(command: argparse.ArgumentParser) -> None:
 
 
 def _positive_int(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"expected a positive whole number, got {text!r}")
+    if not text.isascii() or not text.isdigit() or len(text) > MAX_DIGITS or int(text) == 0:
+        raise argparse.ArgumentTypeError(
+            f"expected a positive whole number of at most {MAX_DIGITS} digits, got {_shortened(text)}"
+        )
     return int(text)
 
 
-def _positive_float(text: str) -> float:
+def _budget_gib(text: str) -> float:
     try:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not (math.isfinite(value) and value > 0):
-        raise argparse.ArgumentTypeError(f"expected a positive number, got {text!r}")
+    if not 0 < value <= MAX_BUDGET_GIB:
+        raise argparse.ArgumentTypeError(f"expected a positive number up to {MAX_BUDGET_GIB:g}, got {_shortened(text)}")
     return value
+
+
+def _shortened(text: str) -> str:
+    return repr(text if len(text) <= 40 else f"{text[:37]}...")
 
 
 def _capacity(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:

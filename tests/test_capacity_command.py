@@ -115,17 +115,20 @@ def test_shapes_prints_a_row_per_size(capsys):
         (["capacity", "--draft-tokens", "-1"], "draft_tokens"),
         (["capacity", "--draft-tokens", "16"], "at most 16"),
         (["shapes", "--draft-tokens", "16"], "at most 16"),
-        (["capacity", "--max-model-len", "0"], "max_model_len"),
+        (["capacity", "--max-model-len", "0"], "positive whole number"),
+        (["capacity", "--max-model-len", "9" * 400], "at most 12 digits"),
         (["capacity", "--budget-gib", "0"], "positive number"),
         (["capacity", "--budget-gib", "nan"], "positive number"),
         (["capacity", "--budget-gib", "lots"], "positive number"),
+        (["capacity", "--budget-gib", "1e308"], "up to 1e+09"),
         (["capacity", "--budget-gib", "0.001"], "raise the budget"),
         (["capacity", "--max-num-seqs", "0"], "positive whole number"),
+        (["capacity", "--max-num-seqs", "9" * 5000], "at most 12 digits"),
         (["capacity", "--max-num-seqs", "100000", "--placement", "scratch"], "lower max_num_seqs"),
         (["capacity", "--placement", "attic"], "attic"),
         (["capacity", "--state-dtype", "fp8"], "fp8"),
     ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+    ids=lambda value: " ".join(value)[:60] if isinstance(value, list) else None,
 )
 def test_bad_input_exits_2_and_says_why(capsys, argv, said):
     assert main(argv) == 2
@@ -140,6 +143,15 @@ def test_help_has_an_example(capsys, command):
     assert main([*command, "--help"]) == 0
 
     assert "  python -m recoverssm " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("json_too", [[], ["--json"]], ids=str)
+def test_the_largest_numbers_are_computed(capsys, json_too):
+    sizes = ["--max-model-len", "9" * 12, "--max-num-seqs", "9" * 12, "--budget-gib", "1e9"]
+
+    assert main(["capacity", *sizes, *json_too]) == 0
+
+    assert capsys.readouterr().err == ""
 
 
 def test_the_module_runs_as_a_command():
