@@ -60,3 +60,27 @@ def test_padding_rows_do_not_read_past_the_sampled_counts(device):
     commit_plan(int32([2], device), int32([0, 4, 4, 4], device), int32([3, 4, 5], device), plan, spec_query_len=4)
 
     assert as_lists(plan) == ([2, 0, 0], [3, 0, 0], [3, 0, 0])
+
+
+def test_a_row_without_a_request_commits_nothing(device):
+    """Request row -1 must not be read: the element before num_sampled belongs to somebody else."""
+    plan, num_sampled = plan_of(2, device), int32([4, 2], device)[1:]
+
+    commit_plan(
+        num_sampled,
+        int32([0, 4, 8], device),
+        int32([3, 4], device),
+        plan,
+        spec_query_len=4,
+        request_indices=int32([-1, 0], device),
+    )
+
+    assert as_lists(plan) == ([0, 2], [0, 4], [0, 4])
+
+
+def test_a_row_longer_than_the_records_commits_at_most_the_window(device):
+    plan = plan_of(1, device)
+
+    commit_plan(int32([9], device), int32([0, 9], device), int32([3], device), plan, spec_query_len=4)
+
+    assert as_lists(plan) == ([4], [3], [3])

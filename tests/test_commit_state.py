@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from recoverssm import LayerTable, commit_state, reference
+from recoverssm import CommitPlan, LayerTable, Records, commit_state, reference
 from tests.windows import (
     FP32_TOL,
     FULL,
@@ -16,6 +16,7 @@ from tests.windows import (
     assert_gaps_untouched,
     assert_matches,
     float64_twin,
+    int32,
     storage_bits,
     tol,
 )
@@ -115,3 +116,48 @@ def test_unaligned_pools_take_a_correct_path(device):
     run_commit(window, plan)
 
     assert_matches("state", window.checkpoint_states[0], expected[0], FP32_TOL)
+
+
+def test_layers_may_lie_apart_by_different_strides(device):
+    window = Window(replace(FULL, num_layers=2), device)
+    fill_records(window)
+    window.checkpoint_states[1] = window.checkpoint_states[1].clone()
+    window.records[1] = Records(window.records[1].correction.clone(), window.records[1].key_gate.clone())
+    assert window.checkpoint_states[0].stride(0) != window.checkpoint_states[1].stride(0)
+    plan = window.plan([3, 4, 1])
+    expected = expect_commit(window, plan)
+
+    run_commit(window, plan)
+
+    for layer in range(2):
+        assert_matches("state", window.checkpoint_states[layer], expected[layer], FP32_TOL)
+
+
+@pytest.mark.parametrize(("source_slot", "final_slot"), [(0, 3), (-1, 3), (3, 0), (3, -1)])
+def test_rows_without_source_or_final_slot_leave_every_state_untouched(source_slot, final_slot, device):
+    window = Window(FULL, device)
+    fill_records(window)
+    window.checkpoint_states[0][0] = 1.0
+    before = storage_bits(window.checkpoint_states[0])
+    none = int32([0, 0], device)
+
+    run_commit(
+        window,
+        CommitPlan(
+            int32([2, 0, 0], device),
+            torch.cat((int32([source_slot], device), none)),
+            torch.cat((int32([final_slot], device), none)),
+        ),
+    )
+
+    assert torch.equal(storage_bits(window.checkpoint_states[0]), before)
+
+
+def test_rows_of_length_zero_are_left_alone_whatever_slots_they_name(device):
+    window = Window(FULL, device)
+    fill_records(window)
+    before = storage_bits(window.checkpoint_states[0])
+
+    run_commit(window, window.plan([0, 0, 0], final_slots=[2, 4, 5]))
+
+    assert torch.equal(storage_bits(window.checkpoint_states[0]), before)

@@ -80,3 +80,39 @@ def test_states_without_a_slot_are_not_stored(device):
 
     assert_matches("out", out, expected_out, tol(torch.bfloat16, device))
     assert_matches("state_pool", window.pool, expected_pool, FP32_TOL)
+
+
+def test_accepted_counts_outside_the_window_are_taken_as_the_nearest(device):
+    window = FullStateWindow(FULL, device)
+    window.num_accepted.copy_(int32([0, 9, -3], device))
+    for row, column in enumerate((0, 3, 0)):
+        window.pool[window.indices[row, column]] = window.checkpoint_states[0][FULL.slots[row]]
+    expected_pool, expected_out = expect_full_state(window)
+
+    out = full_state_verify(*window.activations, window.pool, *window.arguments(), out=window.out)
+
+    assert not expected_out.isnan().any()
+    assert_matches("out", out, expected_out, tol(torch.bfloat16, device))
+    assert_matches("state_pool", window.pool, expected_pool, FP32_TOL)
+
+
+def test_a_row_longer_than_its_slots_uses_at_most_the_window(device):
+    window = FullStateWindow(FULL, device)
+    window.query_start_loc.copy_(int32([0, 12, 12, 12], device))
+    expected_pool, expected_out = expect_full_state(window)
+
+    out = full_state_verify(*window.activations, window.pool, *window.arguments(), out=window.out)
+
+    assert_matches("out", out, expected_out, tol(torch.bfloat16, device))
+    assert_matches("state_pool", window.pool, expected_pool, FP32_TOL)
+
+
+def test_slot_table_may_be_a_slice_of_a_wider_one(device):
+    window = FullStateWindow(FULL, device)
+    expected_pool, expected_out = expect_full_state(window)
+    window.indices = torch.cat((window.indices, window.indices + 1), dim=1)[:, :4]
+
+    out = full_state_verify(*window.activations, window.pool, *window.arguments(), out=window.out)
+
+    assert_matches("out", out, expected_out, tol(torch.bfloat16, device))
+    assert_matches("state_pool", window.pool, expected_pool, FP32_TOL)

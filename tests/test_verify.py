@@ -1,5 +1,7 @@
 """verify against the float64 reference."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -138,5 +140,36 @@ def test_channels_that_hardly_decay_and_channels_that_vanish_stay_exact(device):
 
     out = run_verify(window)
 
+    assert_matches("out", out, expected_out, tol(torch.bfloat16, device))
+    assert_matches("correction", window.records[0].correction, expected.correction, FP32_TOL)
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered in exp:RuntimeWarning")  # numpy says so of exp(x) = inf
+@pytest.mark.parametrize("lower_bound", [-5.0, None], ids=["bounded", "unbounded"])
+def test_gates_of_any_size_match_reference(lower_bound, device):
+    """Both branches of softplus and their seam at 20, sigmoids that saturate, exponentials that overflow."""
+    window = Window(replace(FULL, lower_bound=lower_bound), device)
+    raw_gates = torch.tensor([-1e4, -90.0, -9.0, 0.0, 6.0, 19.5, 20.5, 40.0, 90.0, 1e4])
+    window.raw_gate.copy_(raw_gates.repeat(window.raw_gate.numel())[: window.raw_gate.numel()].view_as(window.raw_gate))
+    window.gate.dt_bias.zero_()
+    window.gate.A_log.fill_(-4.0)  # so that a gate of 40 still leaves half of a channel
+    expected, expected_out = expect_verify(window)
+
+    out = run_verify(window)
+
+    assert_matches("out", out, expected_out, tol(torch.bfloat16, device))
+    assert_matches("correction", window.records[0].correction, expected.correction, FP32_TOL)
+
+
+def test_keys_and_queries_of_zero_or_near_it_are_normalised_with_the_eps(device):
+    window = Window(FULL, device)
+    for vectors in (window.k, window.q):
+        vectors.mul_(1e-4)  # sum of squares below the eps of 1e-6
+        vectors[1] = 0.0
+    expected, expected_out = expect_verify(window)
+
+    out = run_verify(window)
+
+    assert not out[1].any()
     assert_matches("out", out, expected_out, tol(torch.bfloat16, device))
     assert_matches("correction", window.records[0].correction, expected.correction, FP32_TOL)

@@ -51,6 +51,7 @@ WINDOW_CASES = [
     WindowCase((0, 0), (1, 2), spec_query_len=4),
     WindowCase((4, 3), (2, 1), spec_query_len=4, key_dim=128, value_dim=128, num_heads=1),
     WindowCase((3, 2), (2, 1), spec_query_len=3, key_dim=16, value_dim=64),
+    WindowCase((2, 3), (2, 1), spec_query_len=3, key_dim=64, value_dim=16),  # one tile holds all of V
     replace(FULL, state_dtype=torch.bfloat16),
     replace(RAGGED, state_dtype=torch.bfloat16, lower_bound=None),
     replace(RAGGED, lower_bound=None),
