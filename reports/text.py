@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from reports.derive import Figure
 
 MISSING = "–"
+MAX_NAME = 150  # characters of a file name that are kept; file systems take 255 bytes, with what is put around it
 NBSP = "\N{NO-BREAK SPACE}"  # keeps a number and its unit on one line
 MINUS = "\N{MINUS SIGN}"
 
@@ -117,7 +118,11 @@ def gpu_name(slug: str) -> str:
 def file_slug(name: str) -> str:
     """A file name for a case or GPU model; a name that had to be changed gets a hash, so that two never meet."""
     safe = re.sub(r"[^A-Za-z0-9._-]", "_", name).strip(".") or "_"
-    return safe if safe == name else f"{safe[:60]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+    return (
+        safe
+        if safe == name and len(name) <= MAX_NAME
+        else f"{safe[:60]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+    )
 
 
 def natural_key(name: str) -> list[tuple[int, float, str]]:

@@ -10,7 +10,7 @@ import math
 from datetime import UTC, datetime
 from pathlib import Path
 from secrets import token_hex
-from typing import Any, Literal, TypeVar, get_args
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import msgspec
 
@@ -21,6 +21,9 @@ Status = Literal["ok", "skipped", "failed", "invalid"]
 Started = Literal["fresh", "forked"]
 CounterStatus = Literal["ok", "marked", "small", "missing"]
 VerdictName = Literal["regressed", "improved", "unchanged", "new", "inconclusive", "blind", "missing", "invalid"]
+
+# Nights are ordered by it as text.
+Utc = Annotated[str, msgspec.Meta(pattern=r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}Z$")]
 
 CONTRACTS: tuple[str, ...] = get_args(Contract)
 
@@ -161,7 +164,7 @@ class MonitorSummary(Struct, frozen=True, kw_only=True):
 class Attempt(Struct, frozen=True, kw_only=True):
     """A process that ended before its record was whole; a successor with the same seed went on after it."""
 
-    created_utc: str
+    created_utc: Utc
     ended: str  # how, as its parent saw it
     num_parts: int  # cases finished in it; they are in the record
     lost: str | None = None  # the case it died of, which has no numbers; None where it was measured anew
@@ -199,7 +202,7 @@ class Record(Struct, frozen=True, kw_only=True):
 
     schema_version: int = SCHEMA_VERSION
     id: str
-    created_utc: str
+    created_utc: Utc
     duration_s: float
     case_set: str
     seed: int
@@ -253,7 +256,7 @@ class Night(Struct, frozen=True, kw_only=True):
 
     schema_version: int = SCHEMA_VERSION
     id: str
-    created_utc: str
+    created_utc: Utc
     case_set: str
     gpu_model: str
     records: list[str]  # ids

@@ -140,11 +140,12 @@ def test_files_left_by_a_killed_writer_are_named_and_set_aside(store: Store):
         lambda data: data.replace(b'"schema_version": 1', b'"schema_version": "one"'),
         lambda data: data.replace(b'"schema_version": 1', b'"schema_version": 2'),
         lambda data: data.replace(b'"schema_version": 1,', b""),
+        lambda data: data.replace(b"2026-11-29T14:00:00Z", b"yesterday"),
         lambda data: data.replace(b"61.5", b"NaN"),
         lambda data: data.replace(b"61.5", b"1e999"),
         lambda data: data.replace(b"20261129T140001Z-abc-000001", b"20261129T140001Z-abc-000002"),
     ],
-    ids=["truncated", "empty", "wrong type", "other schema", "no schema", "nan", "infinite", "other id"],
+    ids=["truncated", "empty", "wrong type", "other schema", "no schema", "no time", "nan", "infinite", "other id"],
 )
 def test_corrupt_record_is_named_and_set_aside_and_the_rest_used(store: Store, damage):
     paths = add_three(store)
