@@ -73,13 +73,16 @@ def test_full_state_verify_leaves_padding_bit_for_bit(case, device):
 
 def test_states_without_a_slot_are_not_stored(device):
     window = FullStateWindow(FULL, device)
-    window.indices[1, 2:] = 0
+    window.indices[1, 2:] = int32([0, -1], device)
+    before = torch.full_like(window.pool[:1], float("nan"))
+    window.pool = torch.cat((before, window.pool))[1:]  # what slot -1 would be is memory that we can look at
     expected_pool, expected_out = expect_full_state(window)
 
     out = full_state_verify(*window.activations, window.pool, *window.arguments(), out=window.out)
 
     assert_matches("out", out, expected_out, tol(torch.bfloat16, device))
     assert_matches("state_pool", window.pool, expected_pool, FP32_TOL)
+    assert window.pool.as_strided(before.shape, before.stride(), storage_offset=0).isnan().all()
 
 
 def test_accepted_counts_outside_the_window_are_taken_as_the_nearest(device):
