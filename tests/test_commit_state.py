@@ -161,3 +161,14 @@ def test_rows_of_length_zero_are_left_alone_whatever_slots_they_name(device):
     run_commit(window, window.plan([0, 0, 0], final_slots=[2, 4, 5]))
 
     assert torch.equal(storage_bits(window.checkpoint_states[0]), before)
+
+
+def test_commit_lens_beyond_the_window_stop_at_the_window(device):
+    """A hand-made plan is the caller's fault; the kernel must not read past the records."""
+    window = Window(FULL, device)
+    fill_records(window)
+    expected = expect_commit(window, window.plan([4, 4, 4]))
+
+    run_commit(window, window.plan([9, 4, 5]))
+
+    assert_matches("state", window.checkpoint_states[0], expected[0], FP32_TOL)

@@ -41,7 +41,7 @@ def _commit_state_kernel(
     pid_v = pid % (V // BV)
     pid_h = (pid // (V // BV)) % H
     row = (pid // (V // BV) // H).to(tl.int64)
-    commit_len = tl.load(commit_lens_ptr + row)
+    commit_len = tl.minimum(tl.load(commit_lens_ptr + row), T)
     source_slot = tl.load(source_slots_ptr + row).to(tl.int64)
     final_slot = tl.load(final_slots_ptr + row).to(tl.int64)
     if (commit_len <= 0) | (source_slot <= 0) | (final_slot <= 0):
