@@ -214,7 +214,7 @@ def test_hostile_strings_run_nowhere(browser, tmp_path):
     from reports.site import build_site
     from reports.sources import read_stores
 
-    attack = "</script><img src=x onerror=\"document.title='owned'\">'"
+    attack = f" </script><img src=x onerror=\"document.title='owned'\">'\n{'x' * 300}"
     cases = [msgspec.structs.replace(golden_cases()[0], name=attack, stands_for=attack)]
     write_night(Store(tmp_path / "store"), NightPlan(1, exit_code=1, red_case=attack), cases)
     build_site(read_stores([str(tmp_path / "store")]), tmp_path / "site")
@@ -226,3 +226,4 @@ def test_hostile_strings_run_nowhere(browser, tmp_path):
 
         assert page.title() == "RecoverSSM nights"
         assert page.locator("img").count() == 0
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
