@@ -1,5 +1,6 @@
 # Every target can be run again at any time: what is done already is not done twice.
 # Options: PYTHON=python3.12  KIND=cpu|gpu  JOBS=2  STORE=FOLDER  SITE=FOLDER
+# BENCH='-k verify --benchmark-compare' and ASV='--bench bench_memory' go to pytest and to `asv run` as they are.
 
 PYTHON ?= python3
 KIND ?= auto
@@ -18,7 +19,7 @@ case '$(STORE)' in branch:*) ;; *) mkdir -p '$(STORE)' ;; esac; \
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test test-long test-gpu nightly site clean
+.PHONY: help setup check test test-long test-gpu nightly bench asv site clean
 
 help: ## this list
 	@echo 'make nightly   the whole job in one command; make test   everything that needs no GPU'
@@ -51,6 +52,17 @@ test-gpu: setup ## the gpu tests, on a GPU host; writes reports/evidence/gpu-tes
 nightly: setup ## check, measure, judge, store and show what this machine can; prints the path of the page
 	@status=0; $(PY) -m ci nightly --set nightly --store $(STORE) --no-page || status=$$?; \
 	  { $(BUILD_PAGE); } && exit $$status
+
+bench: setup ## the ops under pytest-benchmark, saved below out/bench for --benchmark-compare
+	$(PY) -m pytest benchmarks/test_ops.py --benchmark-only --benchmark-storage out/bench --benchmark-autosave \
+	  --benchmark-save-data $(BENCH)
+
+asv: setup ## the ops under asv for HEAD, beside the recorded nights; the page is out/asv/html
+	@git diff --quiet HEAD -- recoverssm benchmarks || echo 'note: sources differ from HEAD, to which asv will ascribe these numbers'
+	machine=$$($(PY) -m ci asv-machine) && \
+	  $(PY) -m asv run --python same --set-commit-hash "$$(git rev-parse HEAD)" --machine "$$machine" --record-samples $(ASV)
+	$(PY) -m ci asv-export --store reports/history
+	$(PY) -m asv publish
 
 site: setup ## the page alone, from $(STORE) and the recorded nights
 	@$(BUILD_PAGE)

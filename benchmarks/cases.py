@@ -18,6 +18,7 @@ _WINDOWS = {
     (1, 1.00): "a step without drafts in an engine set up for speculation",
     (3, 2.73): "2 drafts, per position 0.93 and 0.80 on GSM8K (ROCm ATOM PR 1899)",
     (4, 3.00): "DSpark, 3 drafts (InferenceX PR 2795)",
+    (4, 4.00): "3 drafts, all accepted: the most a commit of that window can have to do",
     (8, 1.00): "DSpark, 7 drafts, long context of 131k where acceptance collapses (tokenspeed issue 1132)",
     (8, 3.78): "DSpark, 7 drafts, greedy draft (InferenceX golden acceptance length, SPEED-Bench coding)",
     (8, 3.84): "DSpark, 7 drafts, probabilistic draft and block rejection (InferenceX PR 2376)",

@@ -31,6 +31,7 @@ EXTRAS = {"cpu": ("bench", "report", "dev"), "gpu": ("bench", "test")}
 WISHED = {  # on a GPU host: installed where pip can reach them, done without elsewhere
     ("report", "dev"): "pages and lint need another machine",
     ("nvbench",): "series under nvbench-cold are skipped",
+    ("tools",): "`make bench` and `make asv` need another machine",
 }
 HOSTS = ("torch", "triton")  # what a GPU host must bring itself
 CHROMIUM = ("chromium", "fonts-dejavu-core")  # Debian's packages; the page is tested and photographed in it

@@ -1,5 +1,6 @@
 """The float64 torch reference as a provider: timed on a CPU for scale, never checked against itself."""
 
+from collections.abc import Iterable
 from functools import partial
 
 import torch
@@ -15,8 +16,11 @@ from .base import Call
 NAME = "torch"
 
 
-def reference_calls(case: BenchCase, seed: int) -> dict[str, Call]:
-    """One call of each op on the CPU, by op: ``verify`` of one layer, ``commit`` of all layers."""
+OPS = ("verify", "commit", "conv", "step")
+
+
+def reference_calls(case: BenchCase, seed: int, ops: Iterable[str] = ("verify", "commit")) -> dict[str, Call]:
+    """One call of each op on the CPU: ``verify`` of one layer, ``commit``, ``conv`` and ``step`` of all layers."""
     device = torch.device("cpu")
     generator = torch.Generator(device).manual_seed(seed)
     step = inputs.build_step(case, device, generator)
@@ -38,13 +42,28 @@ def reference_calls(case: BenchCase, seed: int) -> dict[str, Call]:
             slots,
         )
 
-    def commit() -> None:
+    def verify_all() -> None:
+        for layer in range(case.num_layers):
+            verify(layer)
+
+    def fill_plan() -> None:
         reference.commit_plan(
             step.num_sampled, step.query_start_loc, slots, plan, spec_query_len=case.shape.spec_query_len
         )
-        reference.commit_state(layers.checkpoint_states, layers.records, plan, step.gate)
+
+    def conv() -> None:
         reference.compact_conv(layers.conv_states, plan, conv_width=case.shape.conv_width)
 
-    for layer in range(case.num_layers):
-        verify(layer)  # commit needs records of every layer
-    return {"verify": partial(verify, 0), "commit": commit}
+    def commit() -> None:
+        fill_plan()
+        reference.commit_state(layers.checkpoint_states, layers.records, plan, step.gate)
+        conv()
+
+    def whole_step() -> None:
+        verify_all()
+        commit()
+
+    verify_all()  # commit needs records of every layer
+    fill_plan()  # and conv needs the plan
+    calls: dict[str, Call] = {"verify": partial(verify, 0), "commit": commit, "conv": conv, "step": whole_step}
+    return {op: calls[op] for op in ops}

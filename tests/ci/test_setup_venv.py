@@ -87,7 +87,7 @@ def test_a_gpu_host_keeps_its_torch_and_works_without_a_network(tmp_path, pip, m
 
     assert setup_venv.set_up("gpu", tmp_path / ".venv") is True
 
-    assert [call[-1].partition(">")[0] for call in pip.calls] == ["hypothesis", "pyyaml", "cuda-bench"]
+    assert [call[-1].partition(">")[0] for call in pip.calls] == ["hypothesis", "pyyaml", "cuda-bench", "pygaljs"]
     assert not [
         argument for call in pip.calls for argument in call if argument.startswith(("recoverssm", "setuptools"))
     ]
@@ -103,7 +103,7 @@ def test_a_gpu_host_without_a_wheel_of_nvbench_says_so(tmp_path, pip, monkeypatc
 
     setup_venv.set_up("gpu", tmp_path / ".venv")
 
-    assert [call[-1].partition(">")[0] for call in pip.calls] == ["hypothesis", "pyyaml"]
+    assert [call[-1].partition(">")[0] for call in pip.calls] == ["hypothesis", "pyyaml", "pygaljs"]
     assert "not installed: nvbench (no wheel for aarch64)" in capsys.readouterr().out
 
 

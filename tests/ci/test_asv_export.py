@@ -1,0 +1,239 @@
+"""Records as asv's results; asv itself reads and compares what was written."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from statistics import median
+
+import msgspec
+import pytest
+
+from benchmarks.harness.records import Environment, Subject
+from ci.asv_export import benchmark_name, export
+from ci.exits import BrokenEnvironmentError, MissingDataError
+from tests.ci.nights import CASE, ENVIRONMENT, QUIET, exact, make_case, make_record, timed
+
+VERIFY = "kimi_k3_tp8.verify.recoverssm.device.graph_cold"
+CACHE = "kimi_k3_tp8.state.recoverssm.cache.exact"
+
+
+@pytest.fixture
+def repo(tmp_path):
+    """A repository with two commits, the older one first."""
+    folder = tmp_path / "repo"
+    folder.mkdir()
+
+    def git(*arguments):
+        identity = ("-c", "user.name=test", "-c", "user.email=test@example.org")
+        command = ["git", "-C", str(folder), *identity, *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    git("init", "--quiet", "--initial-branch=main")
+    commits = []
+    for message in ("one", "two"):
+        git("commit", "--quiet", "--allow-empty", "--message", message)
+        commits.append(git("rev-parse", "HEAD"))
+    return folder, commits
+
+
+def records_of(commit, values=QUIET, **changes):
+    subject = Subject(commit=commit, source_hash="abc", version="0.1.0", dirty=False)
+    return [make_record([timed(value), exact(1000.0)], subject=subject, **changes) for value in values]
+
+
+def rows(path):
+    results = json.loads(path.read_text())
+    columns = results["result_columns"]
+    return results, {name: dict(zip(columns, row, strict=True)) for name, row in results["results"].items()}
+
+
+def test_one_sample_of_asv_is_one_of_our_processes(repo, tmp_path):
+    folder, (commit, _) = repo
+
+    done = export(records_of(commit), tmp_path / "results", folder)
+
+    (path,) = done.results
+    results, found = rows(path)
+    assert found[VERIFY]["samples"] == [[value * 1e-6 for value in QUIET]]
+    assert found[VERIFY]["result"] == [median(QUIET) * 1e-6]
+    assert (found[VERIFY]["stats_repeat"], found[VERIFY]["stats_number"]) == ([len(QUIET)], [1])
+    assert found[VERIFY]["params"] == [["32"], ["8"], ["'fp32'"], ["3.84"]]
+    assert (found[CACHE]["result"], found[CACHE]["samples"]) == ([1000.0], [None])
+    assert results["commit_hash"] == commit
+    assert results["params"]["gpu"] == "nvidia-h200"
+    assert results["env_vars"]["driver"] == "580.1"
+    assert path.parent.name == "nvidia-h200"
+
+
+def test_writing_again_changes_nothing(repo, tmp_path):
+    folder, (commit, _) = repo
+    records = records_of(commit)
+    export(records, tmp_path / "results", folder)
+    before = {path: path.read_bytes() for path in (tmp_path / "results").rglob("*.json")}
+
+    export(records, tmp_path / "results", folder)
+
+    assert {path: path.read_bytes() for path in (tmp_path / "results").rglob("*.json")} == before
+
+
+def test_bytes_saved_and_capacity_stay_here_because_more_is_better(repo, tmp_path):
+    folder, (commit, _) = repo
+    saved = exact(5.0, metric="memory_saved_bytes")
+
+    done = export([*records_of(commit), *_records([saved], commit)], tmp_path / "results", folder)
+
+    assert done.benchmarks == sorted([VERIFY, CACHE])
+
+
+def _records(measurements, commit, **changes):
+    subject = Subject(commit=commit, source_hash="abc", version="0.1.0", dirty=False)
+    return [make_record(measurements, subject=subject, **changes)]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_value_that_is_not_finite_is_refused_by_name(repo, tmp_path, value):
+    folder, (commit, _) = repo
+
+    with pytest.raises(ValueError, match=f"device_us/verify/recoverssm/{CASE}/graph-cold: expected a finite value"):
+        export(_records([timed(value)], commit), tmp_path / "results", folder)
+
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize(
+    ("status", "shown"), [("failed", None), ("invalid", None), ("skipped", math.nan)], ids=["failed", "invalid", "n/a"]
+)
+def test_failed_is_null_and_skipped_is_nan(repo, tmp_path, status, shown):
+    folder, (commit, _) = repo
+    done = export(_records([timed(None, status=status), exact(1.0)], commit), tmp_path / "results", folder)
+
+    result = rows(done.results[0])[1][VERIFY]["result"]
+
+    assert repr(result) == repr([shown])
+
+
+def test_one_failed_process_fails_the_series(repo, tmp_path):
+    folder, (commit, _) = repo
+    records = records_of(commit) + _records([timed(None, status="failed")], commit)
+
+    found = rows(export(records, tmp_path / "results", folder).results[0])[1]
+
+    assert (found[VERIFY]["result"], found[VERIFY]["samples"]) == ([None], [None])
+
+
+def test_a_case_that_was_never_measured_is_no_failure(repo, tmp_path):
+    folder, (commit, _) = repo
+    small, large = "kimi_k3_tp8_b1_t8_a3.84_fp32", "kimi_k3_tp8_b32_t8_a3.84_bf16"
+    cases = [make_case(small, 1), msgspec.structs.replace(make_case(large), state_dtype="bf16")]
+    measurements = [timed(10.0, case=small), timed(20.0, case=large)]
+
+    done = export(_records(measurements, commit, cases=cases), tmp_path / "results", folder)
+
+    found = rows(done.results[0])[1][VERIFY]
+    assert found["params"] == [["1", "32"], ["8"], ["'bf16'", "'fp32'"], ["3.84"]]
+    assert repr(found["result"]) == repr([math.nan, 10.0 * 1e-6, 20.0 * 1e-6, math.nan])
+
+
+def test_exact_figures_that_differ_between_processes_are_refused(repo, tmp_path):
+    folder, (commit, _) = repo
+
+    with pytest.raises(ValueError, match="an exact figure differs between processes"):
+        export(_records([exact(1.0)], commit) + _records([exact(2.0)], commit), tmp_path / "results", folder)
+
+
+def test_environments_stay_apart_and_host_times_are_cut_by_the_host(repo, tmp_path):
+    folder, (commit, _) = repo
+    other = msgspec.structs.replace(ENVIRONMENT, driver="590.2")
+    host = timed(5.0, metric="host_us", contract="host-dispatch")
+
+    def export_with(*environments: Environment, measurement):
+        records = [record for one in environments for record in _records([measurement], commit, environment=one)]
+        return len(export(records, tmp_path / f"results{len(list(tmp_path.iterdir()))}", folder).results)
+
+    moved = msgspec.structs.replace(ENVIRONMENT, os_kernel="6.2")
+    assert export_with(ENVIRONMENT, other, measurement=timed(5.0)) == 2
+    assert export_with(ENVIRONMENT, moved, measurement=timed(5.0)) == 1
+    assert export_with(ENVIRONMENT, moved, measurement=host) == 2
+
+
+def test_records_that_asv_could_only_show_wrongly_are_left_out_with_the_reason(repo, tmp_path):
+    folder, (commit, _) = repo
+    changed = make_record(
+        [timed(1.0)], subject=Subject(commit=commit, source_hash="abc", version="0.1.0", dirty=True), id="changed"
+    )
+    nameless = make_record([timed(1.0)], subject=Subject(source_hash="abc", version="0.1.0"), id="nameless")
+    unknown = _records([timed(1.0)], "f" * 40, id="unknown")[0]
+
+    done = export([*records_of(commit), changed, nameless, unknown], tmp_path / "results", folder)
+
+    assert done.left_out == [
+        f"changed: measured changed sources, not {commit[:10]}",
+        "nameless: names no commit",
+        f"unknown: {'f' * 40} is not in git here",
+    ]
+
+
+def test_nothing_to_export_is_missing_data_with_the_reasons(repo, tmp_path):
+    with pytest.raises(MissingDataError, match=r"unknown: f+ is not in git here"):
+        export(_records([timed(1.0)], "f" * 40, id="unknown"), tmp_path / "results", repo[0])
+
+
+def test_what_asv_measured_in_the_same_folder_is_kept(repo, tmp_path):
+    folder, (commit, _) = repo
+    results = tmp_path / "results"
+    results.mkdir()
+    (results / "benchmarks.json").write_text('{"bench_x.track_y": {"name": "bench_x.track_y"}, "version": 2}')
+
+    export(records_of(commit), results, folder)
+
+    assert set(json.loads((results / "benchmarks.json").read_text())) == {"bench_x.track_y", VERIFY, CACHE, "version"}
+
+
+@pytest.mark.parametrize("text", ["{", '{"version": 1}', "[]"])
+def test_a_folder_of_another_kind_is_refused(repo, tmp_path, text):
+    folder, (commit, _) = repo
+    results = tmp_path / "results"
+    results.mkdir()
+    (results / "benchmarks.json").write_text(text)
+
+    with pytest.raises(BrokenEnvironmentError, match=r"benchmarks\.json"):
+        export(records_of(commit), results, folder)
+
+
+def test_a_case_without_sizes_in_its_name_keeps_its_name():
+    assert benchmark_name(timed(1.0, case="mixed")) == "mixed.verify.recoverssm.device.graph_cold"
+
+
+def test_asv_publishes_and_compares_exported_nights(repo, tmp_path):
+    folder, (old, new) = repo
+    records = records_of(old) + records_of(new, [1.5 * value for value in QUIET])
+    export(records, tmp_path / "results", folder)
+    config = {
+        "version": 1,
+        "project": "test",
+        "repo": str(folder),
+        "branches": ["HEAD"],
+        "environment_type": "existing",
+    }
+    config |= {"results_dir": str(tmp_path / "results"), "html_dir": str(tmp_path / "html")}
+    (tmp_path / "asv.conf.json").write_text(json.dumps(config))
+    environment = {**os.environ, "HOME": str(tmp_path), "COLUMNS": "200"}
+
+    def asv(*arguments):
+        command = [sys.executable, "-m", "asv", *arguments]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    shown = asv("compare", old, new, "--machine", "nvidia-h200")
+    (line,) = [one for one in shown.splitlines() if f"{VERIFY}(32, 8, 'fp32', 3.84)" in one]
+    assert line.startswith("| + ")  # worse, and asv's own statistics say so
+    assert "100±" in line
+    assert "150±" in line
+    assert " 1.5 " in line
+    asv("publish")
+    index = json.loads((tmp_path / "html/index.json").read_text())
+    assert set(index["benchmarks"]) == {VERIFY, CACHE}
+    assert len(index["revision_to_hash"]) == 2
