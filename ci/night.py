@@ -43,13 +43,15 @@ def choose_base(
     """The newest accepted night of tonight's environment that has all of tonight's cases, else most of them.
 
     So a night of one case, or of a smaller set, never becomes the base that hides what has vanished. One that has lost
-    records, and with them the ``min_processes`` to judge by, serves only where there is no other.
+    records, and with them the ``min_processes`` to judge by, serves only where there is no other. Nor does one from the
+    future, written by a clock that ran ahead, stay the newest for ever.
     """
+    now = max(record.created_utc for record in tonight.records)
     environment = tonight.records[0].environment.cut_key(host=False)
     wanted = set(tonight.selected)
     best: Base | None = None
     best_rank = (False, 0)
-    for night in sorted(nights, key=lambda n: (n.created_utc, n.id), reverse=True):
+    for night in sorted(nights, key=lambda n: (n.created_utc <= now, n.created_utc, n.id), reverse=True):
         count = len(wanted & {v.case for v in night.verdicts})
         if not night.accepted or not count or (True, count) <= best_rank:
             continue

@@ -302,6 +302,15 @@ def test_night_that_lost_records_is_a_base_only_where_there_is_no_other():
     assert chosen_base([(make_records()[:4], {}), (make_records()[:3], {})]) == 1
 
 
+def test_night_of_a_clock_that_ran_ahead_does_not_stay_the_newest():
+    found = make_records()
+    nights = [make_night(found, created_utc=f"{year}-01-01T00:00:00Z") for year in (2024, 2025, 2999)]
+    tonights = tonight(make_records(created_utc="2026-01-01T00:00:00Z"))
+
+    assert choose_base(nights, lambda _: found, tonights, 5).night == nights[1]
+    assert choose_base(nights[2:], lambda _: found, tonights, 5).night == nights[2]
+
+
 def test_night_of_other_cases_is_no_base():
     assert chosen_base([([make_record([timed(1.0, case="other")])], {})]) is None
 
