@@ -3,6 +3,7 @@
 import random
 import zlib
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 import torch
 
@@ -10,9 +11,12 @@ from .cases import BenchCase
 from .checks import COMPILED, Checklist, failure_reason, first_line
 from .cold_launches import GRAPH_COLD, DeviceContracts, measure_cold_launches
 from .exact import add_exact_figures
+from .harness.clock import CudaEventTimer, DeviceTimer
 from .harness.control import matched_stream, measure_controls
 from .harness.errors import ContextLostError, MeasurementError, MissingToolError
-from .harness.measure import Samples, measure_graph_cold, measure_host_dispatch
+from .harness.gpu_monitor import GpuMonitor
+from .harness.measure import Samples, ThrottledError, measure_graph_cold, measure_host_dispatch
+from .harness.quiet import QuietCard
 from .harness.records import Control, Status
 from .harness.stats.summary import median
 from .harness.stopping import Sampling
@@ -21,8 +25,13 @@ from .progress import Progress
 from .providers import PROVIDERS, Prepared, Provider, Series
 from .results import Results
 
-SAMPLING = Sampling(min_samples=12, max_samples=40, warmup_s=0.015, max_s=0.1)
-"""About 0.1 s a series, so that 40 cases take 1.5 minutes: more samples of one process say nothing about the next."""
+SAMPLING = Sampling(min_samples=30, max_samples=60, warmup_s=0.015, max_s=0.4)
+"""The cap lets all but the steps of the largest cases have 30 samples; docs/measuring.md has what a night takes."""
+
+HOST_SAMPLING = Sampling(min_samples=30, max_samples=40, warmup_s=0.005, max_s=0.4)
+
+MATCHED_SAMPLING = Sampling(min_samples=10, max_samples=12, warmup_s=0.015, max_s=0.1)
+"""A matched stream is shown beside a number and judges nothing; three are measured per case."""
 
 SPARE_BYTES = 2 * 2**30
 """Left free on the card: CUDA graphs, the control streams' buffers and what the allocator cannot fill."""
@@ -31,8 +40,10 @@ IMPOSSIBLE = 0.98
 """A cold result below this share of its roofline time moved fewer bytes than the op must: it was not cold, or did not
 do its work. The 2 % allow for the interval of the control that the roofline comes from."""
 
-CONTROLLED = frozenset({("recoverssm", "verify"), ("recoverssm", "commit"), ("full_state", "verify")})
-"""Series that get a control stream of their own bytes and mix; each takes as long as the series itself."""
+CONTROLLED = frozenset(
+    {("recoverssm", "verify"), ("recoverssm", "commit_state"), ("recoverssm", "commit"), ("full_state", "verify")}
+)
+"""Series that get a control stream of their own bytes, mix and grid."""
 
 
 def measure_cases(
@@ -43,17 +54,21 @@ def measure_cases(
     progress: Progress,
     journal: Journal,
     contracts: DeviceContracts = GRAPH_COLD,
+    monitor: GpuMonitor | None = None,
 ) -> list[Control]:
-    """Measure every case in an order drawn from the seed; returns the control streams of this process.
+    """Measure every case in an order drawn from the seed, between two rounds of controls; returns those.
 
-    Cases that the journal holds are left out; one that raises or loses the context is in it as failed.
+    Cases that the journal holds are left out; one that raises or loses the context is in it as failed. The second round
+    of controls is absent where it could not be measured: nobody knows then whether the card drifted.
 
     Raises:
         ContextLostError: after that case.
     """
     progress.expect(len(cases))
-    controls = measure_controls(device)
-    process = GpuProcess(seed, device, max(control.bytes_per_s for control in controls), results, contracts)
+    timer, card = CudaEventTimer(device), QuietCard(monitor.throttle_us) if monitor else QuietCard()
+    controls = measure_controls(device, timer=timer, card=card)
+    best_bytes_per_s = max(control.bytes_per_s for control in controls)
+    process = GpuProcess(seed, device, best_bytes_per_s, results, contracts, timer=timer, card=card, monitor=monitor)
     order = list(cases)
     random.Random(seed).shuffle(order)
     for case in order:
@@ -66,7 +81,10 @@ def measure_cases(
         progress.case_ended(case.name, outcome)
         if lost:
             raise ContextLostError(f"{case.name}: {lost}")
-    return controls
+    try:
+        return controls + measure_controls(device, when="end", timer=timer, card=card)
+    except MeasurementError:
+        return controls
 
 
 def _contained(process: "GpuProcess", case: BenchCase, blame: str | None, results: Results) -> tuple[str, str | None]:
@@ -92,6 +110,9 @@ class GpuProcess:
 
     Args:
         best_bytes_per_s: the fastest of this process's control streams: the roofline.
+        timer: of this device; CUDA events by default.
+        card: judges blocks of samples.
+        monitor: is held off while host time is taken.
     """
 
     def __init__(
@@ -101,8 +122,14 @@ class GpuProcess:
         best_bytes_per_s: float,
         results: Results,
         contracts: DeviceContracts = GRAPH_COLD,
+        *,
+        timer: DeviceTimer | None = None,
+        card: QuietCard | None = None,
+        monitor: GpuMonitor | None = None,
     ) -> None:
         self._seed, self._device = seed, device
+        self._timer = timer or CudaEventTimer(device)
+        self._card, self._monitor = card or QuietCard(), monitor
         self._best_bytes_per_us = best_bytes_per_s / 1e6
         self._l2_bytes = int(torch.cuda.get_device_properties(device).L2_cache_size)
         self._results, self._contracts = results, contracts
@@ -151,7 +178,6 @@ class GpuProcess:
         if reason := failure_reason(checklist.checks):
             return self._give_up(provider, case, "failed", f"correctness: {reason}")
         medians = self._measure_series(provider, case, prepared, case_seed)
-        self._check_finite(provider, case, prepared)
         return ", ".join(f"{op} {value:.1f} us" for op, value in medians.items())
 
     def _give_up(self, provider: Provider, case: BenchCase, status: Status, reason: str) -> str:
@@ -163,25 +189,43 @@ class GpuProcess:
         self, provider: Provider, case: BenchCase, prepared: Prepared, case_seed: int
     ) -> dict[str, float]:
         medians = {}
+        checklist = Checklist(case.name, provider.name, COMPILED)
         order = self._contracts.series_under(case, prepared.series())
         random.Random(case_seed).shuffle(order)
         for series in order:
             try:
                 if series.contract == "host-dispatch":
-                    samples = measure_host_dispatch(series.calls[0], sampling=SAMPLING)
+                    samples = self._sample_host(series)
                     self._results.add_samples(series.op, provider.name, case.name, series.contract, samples)
                 elif series.contract == "nvbench-cold":
                     self._add_device_samples(provider, case, series, measure_cold_launches(series, self._device))
                 else:
-                    samples = measure_graph_cold(series.calls, sampling=SAMPLING)
+                    samples = self._sample_device(series)
                     self._add_device_samples(provider, case, series, samples)
                     medians[series.op] = median(samples.values_us)
             except MeasurementError as error:
                 status: Status = "skipped" if isinstance(error, MissingToolError) else "invalid"
+                taken = error.samples if isinstance(error, ThrottledError) else None
                 self._results.add_without_value(
-                    series.op, provider.name, case.name, series.contract, status, first_line(error)
+                    series.op, provider.name, case.name, series.contract, status, first_line(error), taken
                 )
+            self._check_finite(series, prepared, checklist)
+        self._results.checks += checklist.checks
         return dict(sorted(medians.items()))
+
+    def _sample_host(self, series: Series) -> Samples:
+        with self._monitor.held() if self._monitor else nullcontext():
+            return measure_host_dispatch(series.calls[0], sampling=HOST_SAMPLING)
+
+    def _sample_device(self, series: Series) -> Samples:
+        return measure_graph_cold(
+            series.calls,
+            sampling=SAMPLING,
+            timer=self._timer,
+            restore=series.restore,
+            num_kernels=series.num_kernels,
+            card=self._card,
+        )
 
     def _add_device_samples(self, provider: Provider, case: BenchCase, series: Series, samples: Samples) -> None:
         value_us, cost = median(samples.values_us), series.cost
@@ -205,19 +249,24 @@ class GpuProcess:
         """Share of its matched control stream; None where no such stream can be measured."""
         try:
             control_us = matched_stream(
-                series.cost.read_bytes, series.cost.write_bytes, device=self._device, sampling=SAMPLING
+                series.cost.read_bytes,
+                series.cost.write_bytes,
+                device=self._device,
+                num_programs=series.num_programs,
+                sampling=MATCHED_SAMPLING,
             )
         except MeasurementError:  # the control's failure says nothing against the op's own samples
             return None
         return None if control_us is None else 100 * control_us / value_us
 
-    def _check_finite(self, provider: Provider, case: BenchCase, prepared: Prepared) -> None:
-        checklist = Checklist(case.name, provider.name, COMPILED)
+    def _check_finite(self, series: Series, prepared: Prepared, checklist: Checklist) -> None:
+        """Look at what the timed calls left, then let the next series find what this one found."""
         try:
-            checklist.count("state", "non_finite", prepared.num_non_finite(), "outputs and states after timing")
+            checklist.count("state", "non_finite", prepared.num_non_finite(), f"outputs and states after {series.op}")
+            if series.restore is not None:
+                series.restore()
         except Exception as error:
             checklist.raised(error)
-        self._results.checks += checklist.checks
 
 
 def available_bytes(device: torch.device) -> int:

@@ -20,6 +20,7 @@ from . import cpu_process, gpu_process
 from .cases import BenchCase
 from .cold_launches import GRAPH_COLD, DeviceContracts
 from .harness.compilations import CompilationCounter
+from .harness.control import drift_pct
 from .harness.environment import collect_environment, collect_silicon, collect_subject, gpu_uuid
 from .harness.gpu_monitor import GpuMonitor, merge_summaries
 from .harness.records import (
@@ -78,7 +79,7 @@ def measure(request: Request, console: Console, journal: Path | None = None) -> 
             with GpuMonitor(gpu_uuid(device)) as monitor:
                 book.readings, book.monitor = (lambda: monitor.readings), monitor.summary
                 controls = gpu_process.measure_cases(
-                    cases, request.seed, device, results, progress, book, request.contracts
+                    cases, request.seed, device, results, progress, book, request.contracts, monitor
                 )
             readings, seen = list(monitor.readings), monitor.summary()
         else:
@@ -103,6 +104,7 @@ def measure(request: Request, console: Console, journal: Path | None = None) -> 
         monitor=merge_summaries([*(past.monitor for past in pasts), seen]),
         cases=[case.to_record() for case in cases],
         controls=controls,
+        drift_pct=drift_pct(controls),
         checks=results.checks,
         measurements=results.measurements,
         started=request.started,

@@ -78,27 +78,41 @@ class Results:
             high=interval[1] if interval else None,
             n_samples=len(samples.values_us),
             launches_per_sample=samples.launches_per_sample,
+            sm_mhz=min((mhz for mhz in samples.sm_mhz if mhz is not None), default=None),
+            n_dropped=len(samples.dropped),
+            throttle_us=dict(samples.throttle_us),
             **({"reason": samples.stop_reason} | facts),  # type: ignore[arg-type]  # names and types are msgspec's to check
         )
         self.measurements.append(measurement)
         self.samples.append(SampleSeries.of(measurement, samples))
 
     def add_without_value(
-        self, op: str, provider: str, case: str, contract: Contract, status: Status, reason: str
+        self,
+        op: str,
+        provider: str,
+        case: str,
+        contract: Contract,
+        status: Status,
+        reason: str,
+        samples: Samples | None = None,
     ) -> None:
-        """A timed series that has no number, and why."""
-        self.measurements.append(
-            Measurement(
-                metric=METRICS[contract],
-                op=op,
-                provider=provider,
-                case=case,
-                contract=contract,
-                unit="us",
-                status=status,
-                reason=reason,
-            )
+        """A timed series that has no number, and why; ``samples`` are those that were taken and do not count."""
+        measurement = Measurement(
+            metric=METRICS[contract],
+            op=op,
+            provider=provider,
+            case=case,
+            contract=contract,
+            unit="us",
+            status=status,
+            reason=reason,
         )
+        if samples is not None:
+            measurement = msgspec.structs.replace(
+                measurement, n_dropped=len(samples.dropped), throttle_us=dict(samples.throttle_us)
+            )
+            self.samples.append(SampleSeries.of(measurement, samples))
+        self.measurements.append(measurement)
 
     def finish(self) -> None:
         """Take the number from every series whose provider failed a check on that case; its samples go too."""
@@ -109,7 +123,8 @@ class Results:
             else item
             for item in self.measurements
         ]
-        kept = {item.key for item in self.measurements if item.value is not None}
+        # Samples of a series without a number stay where they say why: when all were taken under throttle.
+        kept = {item.key for item in self.measurements if item.value is not None or item.n_dropped}
         self.samples = [series for series in self.samples if series.key in kept]
 
     @property
@@ -145,4 +160,7 @@ def _without_value(item: Measurement, reason: str) -> Measurement:
         n_samples=0,
         roofline_pct=None,
         control_pct=None,
+        sm_mhz=None,
+        n_dropped=0,
+        throttle_us={},
     )

@@ -33,6 +33,7 @@ class Statistics(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     min_processes: Annotated[int, msgspec.Meta(ge=2)]
     false_discovery_rate: Annotated[float, msgspec.Meta(gt=0, lt=1)]
     control_limit_pct: Percent
+    drift_limit_pct: Percent
     unit: Text
     reason: Reason
     owner: Text

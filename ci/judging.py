@@ -10,7 +10,7 @@ from .config import Thresholds
 from .exits import Exit
 from .night import Base, Tonight
 from .series import Gathered, gather
-from .validity import check_verdict, control_doubts, disturbances, failed_checks, mixtures
+from .validity import check_verdict, control_doubts, disturbances, drift_doubts, failed_checks, mixtures
 
 # Most urgent first: what fails a night, what we cannot tell, what is well.
 URGENCY: tuple[VerdictName, ...] = (
@@ -38,6 +38,7 @@ def judge(tonight: Tonight, base: Base | None, thresholds: Thresholds) -> Findin
     found = Findings(notes=_describe(tonight, base, statistics.min_processes))
     found.doubts += mixtures(tonight.records)
     found.doubts += control_doubts(tonight.records, base.records if base else (), statistics.control_limit_pct)
+    found.doubts += drift_doubts(tonight.records, statistics.drift_limit_pct)
     failed = failed_checks(tonight.records)
     ranked = [(check_verdict(checks, len(tonight.records)), 0.0) for checks in failed.values()]
     ranked += _judge_series(

@@ -80,6 +80,29 @@ def control_doubts(records: Sequence[Record], base: Sequence[Record], limit_pct:
     return doubts
 
 
+def drift_doubts(records: Sequence[Record], limit_pct: float) -> list[str]:
+    """Processes in which the card changed between the controls at the start and those at the end.
+
+    The whole process is in doubt, for nobody knows which of its series came before the change; and with it the night,
+    as it would be if the controls differed from the base night's. A night without its slow process would be one chosen
+    by its result.
+    """
+    doubts = []
+    has_ends = any(control.when == "end" for record in records for control in record.controls)
+    for record in records:
+        if has_ends and not any(control.when == "end" for control in record.controls):
+            doubts.append(
+                f"record {record.id}: no controls at the end of the process: whether the card drifted is unknown"
+            )
+        for name, change in sorted(record.drift_pct.items()):
+            if abs(change) >= limit_pct:
+                doubts.append(
+                    f"record {record.id}: control {name} took {change:+.1f} % at the end of the process "
+                    f"(limit {limit_pct:g} %): the card drifted"
+                )
+    return doubts
+
+
 def disturbances(records: Sequence[Record]) -> list[str]:
     """Other processes and throttling that NVML saw: told, not judged."""
     notes = []
@@ -95,6 +118,6 @@ def disturbances(records: Sequence[Record]) -> list[str]:
 
 def _controls(records: Sequence[Record]) -> dict[str, list[float]]:
     times: dict[str, list[float]] = {}
-    for control in (c for r in records for c in r.controls):
+    for control in (c for r in records for c in r.controls if c.when == "start"):
         times.setdefault(control.name, []).append(control.median_us)
     return times

@@ -88,7 +88,11 @@ def subject_items(records: Sequence[Record]) -> list[tuple[str, str]]:
 def process_row(record: Record, links: Sequence[Link]) -> ProcessRow:
     """One measuring process. Card and host are hashed."""
     monitor = record.monitor
-    rates = {control.name: f"{text.number(control.bytes_per_s / 1e12, 2)} TB/s" for control in record.controls}
+    rates = {
+        control.name: f"{text.number(control.bytes_per_s / 1e12, 2)} TB/s"
+        for control in record.controls
+        if control.when == "start"
+    }
     cells = (
         record.id,
         text.utc(record.created_utc),

@@ -1,22 +1,25 @@
-"""Control streams: plain kernels of ours that only move bytes, to say what this card could reach today."""
+"""Controls: plain kernels of ours that only move bytes or only compute, to say what this card could reach today."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from .clock import CudaEventTimer, DeviceTimer, Launch
 from .cold_cache import num_rotations
 from .measure import measure_graph_cold
-from .records import Control
+from .quiet import QuietCard
+from .records import Control, When
 from .stats.summary import median
 from .stopping import Sampling
-from .stream_kernels import UNROLL, _mix_kernel, _stream_kernel
+from .stream_kernels import UNROLL, _fma_kernel, _mix_kernel, _stream_kernel
 
 if TYPE_CHECKING:
     import torch
 
 CONTROL_BYTES = 512 * 2**20  # of the larger side; several times any L2, and long enough to reach a steady rate
 CONTROL_SAMPLING = Sampling(min_samples=15, max_samples=30, max_s=0.5)
+FMA_TRIPS = 64  # of UNROLL * 4 multiply-adds each: about 70 us on one SM with 16 programs of BLOCK chains, at 2 GHz
+FMA_PROGRAMS_PER_SM = 16  # 2048 threads of 8 chains: as many as an SM holds, so that all cards run one wave
 MIXES = {"copy": (1, 1), "read": (4, 0), "read4_write1": (4, 1)}  # blocks that a program reads and writes
 
 MAX_ROTATIONS = 2048  # launches in one graph; a stream that would need more moves too little to be measured cold
@@ -29,36 +32,65 @@ ALIGN = 64  # bytes; keeps every share a multiple of 16 elements, so that masked
 def measure_controls(
     device: "torch.device | int | None" = None,
     *,
+    when: When = "start",
     num_bytes: int = CONTROL_BYTES,
+    fma_trips: int = FMA_TRIPS,
     sampling: Sampling = CONTROL_SAMPLING,
     timer: DeviceTimer | None = None,
+    card: QuietCard | None = None,
 ) -> list[Control]:
-    """Copy, read-only and 4:1 streams over buffers of ``num_bytes`` (512 MiB), each the median of a graph-cold run.
+    """Copy, read-only and 4:1 streams over buffers of ``num_bytes`` (512 MiB), and a loop of multiply-adds.
 
-    Needs 1 GiB of free memory, which is given back to torch's allocator.
+    Each is the median of a graph-cold run. Needs 1 GiB of free memory, which is given back to torch's allocator.
+
+    Args:
+        when: in the life of the process.
+        card: learns the SM clock that this process can have.
     """
     import torch
 
     device = _device(device)
     timer = timer or CudaEventTimer(device)
     controls = []
+
+    def add(name: str, launch: Launch, read_bytes: int, write_bytes: int) -> None:
+        samples = measure_graph_cold([launch], sampling=sampling, timer=timer, num_kernels=1, card=card)
+        median_us = median(samples.values_us)
+        bytes_per_s = (read_bytes + write_bytes) / median_us * 1e6
+        controls.append(
+            Control(
+                name=name,
+                when=when,
+                read_bytes=read_bytes,
+                write_bytes=write_bytes,
+                median_us=median_us,
+                bytes_per_s=bytes_per_s,
+            )
+        )
+
     for name, (reads, writes) in MIXES.items():
         num_programs = num_bytes // (4 * BLOCK * max(reads, writes))
         src = torch.rand(num_programs * reads * BLOCK, dtype=torch.float32, device=device)
         dst = torch.zeros(max(num_programs * writes, 1) * BLOCK, dtype=torch.float32, device=device)
-        launch = partial(_mix, src, dst, reads, writes)
-        median_us = median(measure_graph_cold([launch], sampling=sampling, timer=timer).values_us)
         read_bytes, write_bytes = (4 * BLOCK * num_programs * blocks for blocks in (reads, writes))
-        controls.append(
-            Control(
-                name=name,
-                read_bytes=read_bytes,
-                write_bytes=write_bytes,
-                median_us=median_us,
-                bytes_per_s=(read_bytes + write_bytes) / median_us * 1e6,
-            )
-        )
+        add(name, partial(_mix, src, dst, reads, writes), read_bytes, write_bytes)
+        del src, dst
+    ends = torch.empty(FMA_PROGRAMS_PER_SM * _num_sms(device) * BLOCK, dtype=torch.float32, device=device)
+    add("fma", partial(_fma, ends, fma_trips), 0, 4 * ends.numel())
     return controls
+
+
+def drift_pct(controls: Sequence[Control]) -> dict[str, float]:
+    """By control, how much longer it took at the end of the process than at its start, in percent.
+
+    A control that was not taken at both is left out.
+    """
+    times = {(control.name, control.when): control.median_us for control in controls}
+    return {
+        name: 100 * (times[name, "end"] / median_us - 1)
+        for (name, when), median_us in times.items()
+        if when == "start" and (name, "end") in times
+    }
 
 
 def matched_stream(
@@ -125,7 +157,7 @@ def _matched_us(
         return None
     streams = _streams(read_bytes, write_bytes, rotations, device, num_programs)
     calls = [partial(_run_all, streams[at : at + launches]) for at in range(0, rotations, launches)]
-    return median(measure_graph_cold(calls, sampling=sampling, timer=timer).values_us)
+    return median(measure_graph_cold(calls, sampling=sampling, timer=timer, num_kernels=launches).values_us)
 
 
 def _streams(
@@ -168,6 +200,10 @@ def _mix(src: "torch.Tensor", dst: "torch.Tensor", reads: int, writes: int) -> N
     )
 
 
+def _fma(ends: "torch.Tensor", num_trips: int) -> None:
+    _fma_kernel[(ends.numel() // BLOCK,)](ends, num_trips, UNROLL=4 * UNROLL, BLOCK=BLOCK, num_warps=NUM_WARPS)
+
+
 def _run_all(launches: list[Callable[[], None]]) -> None:
     for launch in launches:
         launch()
@@ -194,6 +230,12 @@ def _device(device: "torch.device | int | None") -> "torch.device":
     if device is None:
         return torch.device("cuda", torch.cuda.current_device())
     return torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+
+
+def _num_sms(device: "torch.device") -> int:
+    import torch
+
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
 
 
 def _l2_bytes(device: "torch.device") -> int:

@@ -3,7 +3,8 @@
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
@@ -71,7 +72,9 @@ class GpuMonitor:
         self._device: NvmlDevice | None = None
         self._first_ns: dict[str, int] = {}
         self._throttle_us: dict[str, int] = {}
+        self._refused: set[str] = set()  # reasons that NVML did not tell when it was last asked
         self._foreign: set[int] = set()
+        self._lock = threading.Lock()  # one of the thread and its owner asks at a time
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -92,11 +95,33 @@ class GpuMonitor:
             self._thread = None
         if self._device is not None:
             self.read_once()
-            ask(self.missing, "nvml_shutdown", self._device.close)
-            self._device = None
+            with self._lock:
+                ask(self.missing, "nvml_shutdown", self._device.close)
+                self._device = None
+
+    def throttle_us(self) -> dict[str, int]:
+        """Growth of the throttle counters since the monitor began, by reason, read now.
+
+        Empty outside the monitor's block and where NVML does not tell; costs a few milliseconds.
+        """
+        with self._lock:
+            if self._device is None:
+                return {}
+            self._read_throttling(self._device)
+            return {reason: us for reason, us in self._throttle_us.items() if reason not in self._refused}
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """No reading until the end: a thread that asks NVML takes Python's lock from one whose calls are timed."""
+        with self._lock:
+            yield
 
     def read_once(self) -> None:
         """One reading now, added to ``readings``."""
+        with self._lock:
+            self._read()
+
+    def _read(self) -> None:
         assert self._device is not None
         nvml, handle, missing = self._device.nvml, self._device.handle, self.missing
         at_s = self._clock()
@@ -150,9 +175,12 @@ class GpuMonitor:
     def _read_throttling(self, device: NvmlDevice) -> None:
         for reason, policy in POLICIES.items():
             total_ns = ask(self.missing, f"throttle_us.{reason}", partial(_violation_ns, device, policy))
-            if total_ns is not None:
-                first_ns = self._first_ns.setdefault(reason, total_ns)
-                self._throttle_us[reason] = (total_ns - first_ns) // 1000
+            if total_ns is None:
+                self._refused.add(reason)
+                continue
+            self._refused.discard(reason)
+            first_ns = self._first_ns.setdefault(reason, total_ns)
+            self._throttle_us[reason] = (total_ns - first_ns) // 1000
 
     def _read_processes(self, device: NvmlDevice) -> None:
         listed = ask(

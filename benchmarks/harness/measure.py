@@ -2,23 +2,35 @@
 
 import math
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from .clock import CudaEventTimer, DeviceTimer, Launch, Timing, no_garbage_collection
+from .clock import CapturedGraph, CudaEventTimer, DeviceTimer, Launch, Timing, no_garbage_collection
 from .errors import BelowResolutionError, HostLateError, MeasurementError, NoDeviceError
+from .quiet import Block, QuietCard
 from .stats.summary import median
 from .stopping import DEFAULT_SAMPLING, Sampling, num_next, stop_reason
 
 MIN_RESOLUTIONS = 20  # a window of 20 steps of the clock is read to 5 % at worst, and a median far better
-SETTLED = 0.01  # two batches of warm-up this close together: clocks have ramped up
+SETTLED = 0.01  # two batches of warm-up this close together, in time and SM clock: clocks have ramped up
 WARM_UP_BATCH = 3
 WARM_UP_CAP = 10  # times Sampling.warmup_s
 CAPTURES = 5  # the time of a short round is read too long at first, so the number of rounds is found in steps
 ROUNDS_MARGIN = 1.15
 TOLERATED_LATE = 3  # windows retaken without question; beyond, they may be half of all at most
-MAX_HOST_CALLS = 100  # far below the driver's queue of 1024 launches, where a launch would wait for the device
+HOST_CALLS = 8  # in one window, whatever they cost: a number that followed the time would differ between processes
+HOST_LEADS = 2  # calls before the window opens: the first ones after a drain find caches and driver cold
 MAX_CPU_CALLS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class DroppedSample:
+    """A sample taken while the card was held back: kept with the samples, not counted."""
+
+    value_us: float
+    ended_s: float
+    sm_mhz: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,46 +40,120 @@ class Samples:
     Attributes:
         values_us: time of one op call, one value per timed window.
         launches_per_sample: op calls inside one window.
-        stop_reason: why sampling ended, and what was retaken.
+        stop_reason: why sampling ended, and what was retaken or dropped.
         ended_s: ``time.monotonic`` at the end of each window, as near as the host saw it.
+        sm_mhz: SM clock over the block of each value, from the SMs' cycle counters; empty where nobody measured it.
+        dropped: samples that do not count, because the card was held back.
+        throttle_us: growth of the throttle counters over all blocks, dropped ones included, by reason.
     """
 
     values_us: tuple[float, ...]
     launches_per_sample: int
     stop_reason: str
     ended_s: tuple[float, ...]
+    sm_mhz: tuple[float | None, ...] = ()
+    dropped: tuple[DroppedSample, ...] = ()
+    throttle_us: Mapping[str, int] = field(default_factory=dict)
+
+
+class ThrottledError(MeasurementError):
+    """Too few samples were taken while the card ran freely; ``samples`` has them all."""
+
+    def __init__(self, message: str, samples: Samples) -> None:
+        super().__init__(message)
+        self.samples = samples
 
 
 def measure_graph_cold(
-    launches: Sequence[Launch], *, sampling: Sampling = DEFAULT_SAMPLING, timer: DeviceTimer | None = None
+    launches: Sequence[Launch],
+    *,
+    sampling: Sampling = DEFAULT_SAMPLING,
+    timer: DeviceTimer | None = None,
+    restore: Launch | None = None,
+    num_kernels: int | None = None,
+    card: QuietCard | None = None,
 ) -> Samples:
     """Device time of one op call inside a CUDA graph, its buffers cold and its activations as the caller left them.
 
     Args:
         launches: each one op call on its own buffer set; together at least twice the L2 (``cold_cache.num_rotations``).
         timer: CUDA events on the current device by default.
+        restore: launches that give memory back the values it has before the first call, for ops that write their own
+            inputs; captured in a graph of its own, which runs before each window, outside it.
+        num_kernels: kernels of one op call; the captured graph must have exactly as many.
+        card: judges each block of samples; those taken while the card was held back do not count.
     Raises:
-        BelowResolutionError, HostLateError, NoDeviceError: the contract cannot be kept; nothing else is tried.
+        BelowResolutionError, HostLateError, ThrottledError, NoDeviceError, MeasurementError: the contract cannot be
+            kept; nothing else is tried.
     """
     if not launches:
         raise ValueError("launches: expected at least one op call, got none")
-    timer = timer or CudaEventTimer()
-    run, rounds, window_us = _long_enough(launches, sampling, timer)
-    per_window = rounds * len(launches)
-    kept, num_late, begun_s, spent_s = list[Timing](), 0, None, 0.0
-    reason = None
+    timer, card = timer or CudaEventTimer(), card or QuietCard()
+    # Before the op's own captures, which end in the graph that is timed.
+    replay = timer.capture([restore], 1) if restore is not None else None
+    window = _long_enough(launches, sampling, timer, replay, num_kernels)
+    taken = _Taken(window.rounds * len(launches))
+    begun_s, spent_s, reason = None, 0.0, None
     while reason is None:
-        batch = _readable(timer.elapsed_us(num_next(len(kept), spent_s, window_us / 1e6, sampling), run), timer)
+        num = num_next(len(taken.kept), spent_s, window.period_s, sampling)
+        card.begin()
+        batch = _time(timer, num, window.run, replay)
+        block = card.end(batch[0].sm_mhz)
         begun_s = _began(batch) if begun_s is None else begun_s
         spent_s = batch[-1].ended_s - begun_s
-        kept += [timing for timing in batch if not timing.host_late]
-        num_late += sum(timing.host_late for timing in batch)
-        _refuse_late(num_late, len(kept), window_us)
-        reason = stop_reason([timing.elapsed_us for timing in kept], spent_s, sampling)
-    if num_late:
-        reason += f"; {num_late} windows retaken (host late)"
-    values_us = tuple(timing.elapsed_us / per_window for timing in kept)
-    return Samples(values_us, per_window, reason, tuple(timing.ended_s for timing in kept))
+        taken.add(batch, block)
+        _refuse_late(taken.num_late, len(taken.kept) + len(taken.dropped), window.median_us)
+        reason = stop_reason([timing.elapsed_us for timing in taken.kept], spent_s, sampling)
+        if block.held_back and reason is None:
+            if spent_s >= sampling.max_s:
+                raise taken.throttled(sampling)
+            card.recover()
+    return taken.samples(reason)
+
+
+class _Taken:
+    """Windows taken so far, sorted into those that count and those that do not."""
+
+    def __init__(self, per_window: int) -> None:
+        self.kept: list[Timing] = []
+        self.dropped: list[Timing] = []
+        self.num_late = 0
+        self._per_window = per_window
+        self._held_back = ""
+        self._throttle_us: Counter[str] = Counter()
+
+    def add(self, batch: Sequence[Timing], block: Block) -> None:
+        in_time = [timing for timing in batch if not timing.host_late]
+        self.num_late += len(batch) - len(in_time)
+        (self.dropped if block.held_back else self.kept).extend(in_time)
+        self._held_back = self._held_back or block.held_back
+        self._throttle_us.update(block.throttle_us)
+
+    def samples(self, reason: str) -> Samples:
+        if self.num_late:
+            reason += f"; {self.num_late} windows retaken (host late)"
+        if self.dropped:
+            reason += f"; {len(self.dropped)} samples dropped (throttled: {self._held_back})"
+        return Samples(
+            values_us=tuple(timing.elapsed_us / self._per_window for timing in self.kept),
+            launches_per_sample=self._per_window,
+            stop_reason=reason,
+            ended_s=tuple(timing.ended_s for timing in self.kept),
+            sm_mhz=tuple(timing.sm_mhz for timing in self.kept),
+            dropped=tuple(
+                DroppedSample(timing.elapsed_us / self._per_window, timing.ended_s, timing.sm_mhz)
+                for timing in self.dropped
+            ),
+            throttle_us=dict(self._throttle_us),
+        )
+
+    def throttled(self, sampling: Sampling) -> ThrottledError:
+        accepted = f"only {len(self.kept)} accepted samples" if self.kept else "no accepted samples"
+        reason = (
+            f"{accepted} in {sampling.max_s:g} s: {len(self.dropped)} were taken while the card was held back "
+            f"({self._held_back})"
+        )
+        return ThrottledError(reason, self.samples(reason))
 
 
 def measure_host_dispatch(
@@ -79,49 +165,93 @@ def measure_host_dispatch(
 ) -> Samples:
     """Host time until one op call has returned, without waiting for the device.
 
-    The device's queue is drained before each window, and a window is too short to fill it.
+    The device's queue is drained before each window. A window holds ``HOST_CALLS`` calls (fewer where the device is so
+    slow that they would not fit into ``max_s``) behind ``HOST_LEADS`` that are not timed.
 
     Args:
+        launch: best one that leaves the device little to do, so that the host is what is measured.
         drain: waits until the device is idle; ``torch.cuda.synchronize`` by default.
     Raises:
         NoDeviceError: no CUDA device and no ``drain``.
     """
-    return _measure_on_host(launch, drain or _cuda_drain(), sampling, clock, MAX_HOST_CALLS)
+    drain = drain or _cuda_drain()
+    per_call_s = _host_warm_up(launch, drain, sampling, clock, HOST_CALLS)[1]
+    num_calls = max(1, min(HOST_CALLS, _affordable(per_call_s, sampling) - HOST_LEADS))
+    return _measure_on_host(launch, drain, sampling, clock, num_calls, HOST_LEADS, per_call_s)
 
 
 def measure_cpu_reference(
     launch: Launch, *, sampling: Sampling = DEFAULT_SAMPLING, clock: Callable[[], float] = time.monotonic
 ) -> Samples:
     """Wall time of one call that is complete when it returns: reference code on the CPU, warm caches."""
-    return _measure_on_host(launch, lambda: None, sampling, clock, MAX_CPU_CALLS)
+    call_s, per_call_s = _host_warm_up(launch, _nothing, sampling, clock, MAX_CPU_CALLS)
+    wanted = math.ceil(sampling.min_sample_us / 1e6 / call_s)
+    num_calls = max(1, min(wanted, _affordable(per_call_s, sampling), MAX_CPU_CALLS))
+    return _measure_on_host(launch, _nothing, sampling, clock, num_calls, 0, per_call_s)
 
 
-def _long_enough(launches: Sequence[Launch], sampling: Sampling, timer: DeviceTimer) -> tuple[Launch, int, float]:
-    """A warm graph of whole rounds that lasts at least ``min_sample_us``; its rounds and its time."""
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """What is timed: a warm graph of whole rounds, its time, and the time from one window to the next."""
+
+    run: Launch
+    rounds: int
+    median_us: float
+    period_s: float
+
+
+def _long_enough(
+    launches: Sequence[Launch], sampling: Sampling, timer: DeviceTimer, restore: Launch | None, num_kernels: int | None
+) -> _Window:
+    """A warm graph of whole rounds that lasts at least ``min_sample_us``."""
     target_us = max(sampling.min_sample_us, MIN_RESOLUTIONS * timer.resolution_us)
     rounds, warmup_s = 1, sampling.warmup_s
     for _ in range(CAPTURES):
         run = timer.capture(launches, rounds)
-        window_us = _warm_up(run, warmup_s, timer)
-        if window_us >= target_us:
-            return run, rounds, window_us
-        rounds, warmup_s = math.ceil(rounds * ROUNDS_MARGIN * target_us / window_us), 0.0
+        _require_kernels(run, rounds * len(launches), num_kernels)
+        median_us, period_s = _warm_up(run, warmup_s, timer, restore)
+        if median_us >= target_us:
+            return _Window(run, rounds, median_us, period_s)
+        rounds, warmup_s = math.ceil(rounds * ROUNDS_MARGIN * target_us / median_us), 0.0
     raise MeasurementError(
         f"a window of {target_us:g} us was not reached in {CAPTURES} captures, the last of {rounds} rounds"
     )
 
 
-def _warm_up(run: Launch, warmup_s: float, timer: DeviceTimer) -> float:
-    """Run until the time settles, at least ``warmup_s`` and at most ten times that; the last median in us."""
-    begun_s, before_us = None, math.inf
+def _require_kernels(run: Launch, num_calls: int, num_kernels: int | None) -> None:
+    """Refuse a graph that does not hold every launch; only a real graph can be counted."""
+    if not isinstance(run, CapturedGraph):
+        return
+    if num_kernels is None and run.num_nodes < num_calls:
+        raise MeasurementError(
+            f"the captured CUDA graph has {run.num_nodes} nodes for {num_calls} op calls: some launches went elsewhere"
+        )
+    if num_kernels is not None and run.num_nodes != num_calls * num_kernels:
+        raise MeasurementError(
+            f"the captured CUDA graph has {run.num_nodes} nodes, expected {num_calls} op calls of {num_kernels} kernels"
+        )
+
+
+def _warm_up(run: Launch, warmup_s: float, timer: DeviceTimer, restore: Launch | None) -> tuple[float, float]:
+    """Run until time and clock settle, at least ``warmup_s`` and at most ten times that.
+
+    Returns the last median in us, and seconds from window to window.
+    """
+    begun_s, before_us, before_mhz = None, math.inf, None
     while True:
-        batch = _readable(timer.elapsed_us(WARM_UP_BATCH, run), timer)
+        batch = _time(timer, WARM_UP_BATCH, run, restore)
         begun_s = _began(batch) if begun_s is None else begun_s
-        now_us = median([timing.elapsed_us for timing in batch])
+        now_us, now_mhz = median([timing.elapsed_us for timing in batch]), batch[0].sm_mhz
         settled = abs(now_us / before_us - 1) <= SETTLED
+        if now_mhz and before_mhz:
+            settled = settled and abs(now_mhz / before_mhz - 1) <= SETTLED
         if batch[-1].ended_s - begun_s >= (warmup_s if settled else WARM_UP_CAP * warmup_s):
-            return now_us
-        before_us = now_us
+            return now_us, max(now_us / 1e6, (batch[-1].ended_s - batch[0].ended_s) / (len(batch) - 1))
+        before_us, before_mhz = now_us, now_mhz
+
+
+def _time(timer: DeviceTimer, n: int, run: Launch, restore: Launch | None) -> Sequence[Timing]:
+    return _readable(timer.elapsed_us(n, run) if restore is None else timer.elapsed_us(n, run, restore), timer)
 
 
 def _began(batch: Sequence[Timing]) -> float:
@@ -147,15 +277,20 @@ def _refuse_late(num_late: int, num_kept: int, window_us: float) -> None:
 
 
 def _measure_on_host(
-    launch: Launch, drain: Launch, sampling: Sampling, clock: Callable[[], float], max_calls: int
+    launch: Launch,
+    drain: Launch,
+    sampling: Sampling,
+    clock: Callable[[], float],
+    num_calls: int,
+    num_leads: int,
+    per_call_s: float,
 ) -> Samples:
-    num_calls, sample_s = _host_warm_up(launch, drain, sampling, clock, max_calls)
     values, ended = list[float](), list[float]()
-    begun_s = clock()
+    begun_s, sample_s = clock(), (num_leads + num_calls) * per_call_s
     reason = None
     while reason is None:
         for _ in range(num_next(len(values), clock() - begun_s, sample_s, sampling)):
-            started_s, ended_s = _host_window(launch, drain, clock, num_calls)
+            started_s, ended_s = _host_window(launch, drain, clock, num_calls, num_leads)
             if ended_s <= started_s:
                 raise BelowResolutionError(f"{num_calls} calls read {ended_s - started_s:g} s on the host's clock")
             values.append(1e6 * (ended_s - started_s) / num_calls)
@@ -164,10 +299,14 @@ def _measure_on_host(
     return Samples(tuple(values), num_calls, reason, tuple(ended))
 
 
-def _host_window(launch: Launch, drain: Launch, clock: Callable[[], float], num_calls: int) -> tuple[float, float]:
-    """Start and end, in seconds, of ``num_calls`` calls with an empty queue before and after."""
+def _host_window(
+    launch: Launch, drain: Launch, clock: Callable[[], float], num_calls: int, num_leads: int
+) -> tuple[float, float]:
+    """Start and end, in seconds, of ``num_calls`` calls behind ``num_leads`` more; the queue is empty before."""
     drain()
     with no_garbage_collection():
+        for _ in range(num_leads):
+            launch()
         started_s = clock()
         for _ in range(num_calls):
             launch()
@@ -178,8 +317,8 @@ def _host_window(launch: Launch, drain: Launch, clock: Callable[[], float], num_
 
 def _host_warm_up(
     launch: Launch, drain: Launch, sampling: Sampling, clock: Callable[[], float], max_calls: int
-) -> tuple[int, float]:
-    """Calls per window, and the wall time of one drained window in seconds."""
+) -> tuple[float, float]:
+    """Seconds of one call on the host, and until it is drained."""
     begun_s, num_warm = clock(), 0
     while num_warm < WARM_UP_BATCH or (clock() - begun_s < sampling.warmup_s and num_warm < max_calls):
         started_s = clock()
@@ -189,11 +328,16 @@ def _host_warm_up(
         drained_s = clock()
         num_warm += 1
     call_s = max(returned_s - started_s, 1e-9)
-    per_call_s = max(drained_s - started_s, call_s)
-    wanted = math.ceil(sampling.min_sample_us / 1e6 / call_s)
-    affordable = int(sampling.max_s / sampling.min_samples / per_call_s)
-    num_calls = max(1, min(wanted, affordable, max_calls))
-    return num_calls, num_calls * per_call_s
+    return call_s, max(drained_s - started_s, call_s)
+
+
+def _affordable(per_call_s: float, sampling: Sampling) -> int:
+    """Calls of a window, so that the least number of windows fits into ``max_s``."""
+    return int(sampling.max_s / sampling.min_samples / per_call_s)
+
+
+def _nothing() -> None:
+    """A call that is complete when it returns leaves nothing to drain."""
 
 
 def _cuda_drain() -> Launch:

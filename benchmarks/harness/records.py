@@ -20,6 +20,7 @@ Contract = Literal["graph-cold", "graph-warm", "nvbench-cold", "host-dispatch", 
 Status = Literal["ok", "skipped", "failed", "invalid"]
 Started = Literal["fresh", "forked"]
 CounterStatus = Literal["ok", "marked", "small", "missing"]
+When = Literal["start", "end"]
 VerdictName = Literal["regressed", "improved", "unchanged", "new", "inconclusive", "blind", "missing", "invalid"]
 
 # Nights are ordered by it as text.
@@ -110,9 +111,10 @@ class Check(Struct, frozen=True, kw_only=True):
 
 
 class Control(Struct, frozen=True, kw_only=True):
-    """A stream kernel of ours that reads and writes plain memory: what this process on this card could reach."""
+    """A kernel of ours on plain memory, or in registers alone: what this process on this card could reach."""
 
-    name: str  # "copy" | "read" | "read4_write1"
+    name: str  # "copy" | "read" | "read4_write1" | "fma"
+    when: When = "start"  # of the process, or its end
     read_bytes: int
     write_bytes: int
     median_us: float
@@ -139,6 +141,9 @@ class Measurement(Struct, frozen=True, kw_only=True):
     write_bytes: int | None = None
     roofline_pct: float | None = None
     control_pct: float | None = None
+    sm_mhz: float | None = None  # lowest SM clock of any block of counted samples, from the SMs' cycle counters
+    n_dropped: int = 0  # samples that do not count: the card was held back while they were taken
+    throttle_us: dict[str, int] = {}  # growth of the throttle counters over this series, by reason
 
     @property
     def key(self) -> tuple[str, str, str, str, str]:
@@ -213,6 +218,7 @@ class Record(Struct, frozen=True, kw_only=True):
     monitor: MonitorSummary
     cases: list[Case]
     controls: list[Control]
+    drift_pct: dict[str, float] = {}  # by control: its time at the end of the process against that at its start
     checks: list[Check]
     measurements: list[Measurement]
     started: Started = "fresh"  # or forked from a parent that had imported torch and never touched CUDA

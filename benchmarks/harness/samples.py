@@ -32,13 +32,27 @@ SCHEMA = pa.schema(
         pa.field("temperature_c", pa.float64()),
         pa.field("throttle_us", pa.int64()),  # growth of all counters since the process began
         pa.field("reading_age_s", pa.float64()),  # ended_s minus the time of the reading; negative: read afterwards
+        pa.field("block_sm_mhz", pa.float64()),  # SM clock over the block of samples, from the SMs' cycle counters
+        pa.field("accepted", pa.bool_(), nullable=False),  # false: the card was held back, the sample does not count
     ]
 )
+
+FIRST_SCHEMA = pa.schema([field for field in SCHEMA if field.name not in {"block_sm_mhz", "accepted"}])
+"""Of harness version 1, which accepted every sample."""
+
+
+def is_known(schema: pa.Schema) -> bool:
+    """Whether a table has the columns of this version or of an earlier one."""
+    return any(schema.equals(known) for known in (SCHEMA, FIRST_SCHEMA))
 
 
 @dataclass(frozen=True, slots=True)
 class SampleSeries:
-    """Samples of one series key."""
+    """Samples of one series key, in order of time.
+
+    Attributes:
+        sm_mhz, accepted: per sample; empty where nobody measured the clock, and where every sample counts.
+    """
 
     metric: str
     op: str
@@ -48,11 +62,21 @@ class SampleSeries:
     unit: str
     values: tuple[float, ...]
     ended_s: tuple[float, ...]
+    sm_mhz: tuple[float | None, ...] = ()
+    accepted: tuple[bool, ...] = ()
 
     @classmethod
     def of(cls, measurement: Measurement, samples: Samples) -> Self:
-        """The samples behind a measurement in microseconds."""
-        return cls(*measurement.key, measurement.unit, samples.values_us, samples.ended_s)
+        """The samples behind a measurement in microseconds, and those that were taken but do not count."""
+        sm_mhz = samples.sm_mhz or (None,) * len(samples.values_us)
+        taken = [(*row, True) for row in zip(samples.ended_s, samples.values_us, sm_mhz, strict=True)]
+        taken += [(one.ended_s, one.value_us, one.sm_mhz, False) for one in samples.dropped]
+        if not taken:
+            return cls(*measurement.key, measurement.unit, (), ())
+        ended_s, values_us, clocks, accepted = zip(*sorted(taken, key=lambda row: row[0]), strict=True)
+        if not samples.sm_mhz and not samples.dropped:
+            return cls(*measurement.key, measurement.unit, values_us, ended_s)
+        return cls(*measurement.key, measurement.unit, values_us, ended_s, clocks, accepted)
 
     @property
     def key(self) -> tuple[str, str, str, str, str]:
@@ -69,8 +93,18 @@ def samples_table(series: Sequence[SampleSeries], readings: Sequence[Reading] = 
 def _rows(series: SampleSeries, readings: Sequence[Reading]) -> list[dict[str, Any]]:
     labels = {name: getattr(series, name) for name in ("metric", "op", "provider", "case", "contract", "unit")}
     rows = []
-    for index, (value, ended_s) in enumerate(zip(series.values, series.ended_s, strict=True)):
-        row = labels | {"sample": index, "value": value, "ended_s": ended_s}
+    clocks = series.sm_mhz or (None,) * len(series.values)
+    accepted = series.accepted or (True,) * len(series.values)
+    for index, (value, ended_s, sm_mhz, counts) in enumerate(
+        zip(series.values, series.ended_s, clocks, accepted, strict=True)
+    ):
+        row = labels | {
+            "sample": index,
+            "value": value,
+            "ended_s": ended_s,
+            "block_sm_mhz": sm_mhz,
+            "accepted": counts,
+        }
         reading = nearest_reading(readings, ended_s)
         if reading is not None:
             row |= {name: getattr(reading, name) for name in READING_FIELDS}

@@ -24,8 +24,9 @@ class Sampling:
             bimodal between processes (docs/measuring.md), samples of 0.5 ms are not.
         warmup_s: least warm-up before the first sample; it goes on, up to ten times that, until times settle.
         max_s: wall time after which sampling stops, whatever was reached.
-        relative_half_width: sampling stops early once the median's 95 % interval is this narrow. More samples of
-            one process say nothing about the next process, so there is no point in going further.
+        relative_half_width: sampling stops once half the median's 95 % interval is this narrow: the whole interval is
+            then within 0.5 % of the median. More samples of one process say nothing about the next process, so there
+            is no point in going further.
     """
 
     min_samples: int = 30
@@ -33,7 +34,7 @@ class Sampling:
     min_sample_us: float = 500.0
     warmup_s: float = 0.05
     max_s: float = 1.0
-    relative_half_width: float = 0.005
+    relative_half_width: float = 0.0025
 
     def __post_init__(self) -> None:
         if self.min_samples < FEWEST_SAMPLES:

@@ -21,7 +21,7 @@ from filelock import FileLock, Timeout
 
 from .errors import AlreadyStoredError, CorruptRecordError, StoreError, StoreFullError
 from .records import Environment, Night, Record, decode_night, decode_record, encode, samples_path
-from .samples import SCHEMA
+from .samples import FIRST_SCHEMA, SCHEMA, is_known
 
 T = TypeVar("T", Record, Night)
 
@@ -65,7 +65,7 @@ class Store:
             ValueError: a number is not finite, or the table has other columns than ``samples.SCHEMA``.
             AlreadyStoredError, StoreFullError, StoreError: nothing was written.
         """
-        if not samples.schema.equals(SCHEMA):
+        if not is_known(samples.schema):
             raise ValueError(f"samples: expected the columns\n{SCHEMA}\ngot\n{samples.schema}")
         path = self._record_path(record.environment.gpu_model, record.id)
         buffer = io.BytesIO()
@@ -276,13 +276,13 @@ def _check_samples(record_path: Path, *, thorough: bool) -> None:
     path = samples_path(record_path)
     if thorough:
         _read_samples(path)
-    elif not pq.read_schema(path).equals(SCHEMA):
+    elif not is_known(pq.read_schema(path)):
         raise ValueError(f"{path.name}: other columns than expected")
 
 
 def _read_samples(path: Path) -> pa.Table:
     table = pq.read_table(path, page_checksum_verification=True)
-    if table.schema.names != SCHEMA.names:
+    if table.schema.names not in (SCHEMA.names, FIRST_SCHEMA.names):
         raise ValueError(f"{path.name}: expected the columns {SCHEMA.names}, got {table.schema.names}")
     return table
 

@@ -1,4 +1,4 @@
-"""Kernels of the control streams: they read fp32 from one buffer and write sums of it to another."""
+"""Kernels of the harness: control streams, an arithmetic loop, a restoring copy, a stamp of the clock."""
 # Kernel bodies are Triton's language in Python's syntax: parameters are pointers and compile-time constants.
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 
@@ -59,3 +59,43 @@ def _stream_kernel(
             tl.store(dst_ptr + at, total, mask=at < write_end)
     # Hardly ever true of sums of random numbers; without it the compiler would drop a stream that only reads.
     tl.store(dst_ptr + offs, total, mask=total == 1.0)
+
+
+@triton.jit
+def _fma_kernel(
+    dst_ptr,
+    num_trips,
+    UNROLL: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """One program handles BLOCK chains of dependent fused multiply-adds and stores where they end."""
+    offs = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    value = (offs % 97).to(tl.float32)
+    for _ in range(num_trips):
+        for _ in tl.static_range(UNROLL):
+            value = value * 0.9921875 + 1.0  # towards 128 from anywhere: never denormal, never infinite
+    tl.store(dst_ptr + offs, value)
+
+
+@triton.jit
+def _restore_kernel(
+    saved_ptr,
+    dst_ptr,
+    num_elements,
+    BLOCK: tl.constexpr,
+):
+    """One program handles one block of a copy; what it reads leaves the L2 first, so that what it wrote stays."""
+    offs = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    mask = offs < num_elements
+    saved = tl.load(saved_ptr + offs, mask=mask, eviction_policy="evict_first")
+    tl.store(dst_ptr + offs, saved, mask=mask)
+
+
+@triton.jit
+def _stamp_kernel(stamps_ptr, ROWS: tl.constexpr):
+    """One program handles the line of the SM it runs on: that SM's cycle counter and the device's nanoseconds."""
+    sm = tl.inline_asm_elementwise("mov.u32 $0, %smid;", "=r", [], dtype=tl.int32, is_pure=False, pack=1)
+    cycles = tl.inline_asm_elementwise("mov.u64 $0, %clock64;", "=l", [], dtype=tl.int64, is_pure=False, pack=1)
+    ns = tl.inline_asm_elementwise("mov.u64 $0, %globaltimer;", "=l", [], dtype=tl.int64, is_pure=False, pack=1)
+    tl.store(stamps_ptr + 2 * sm, cycles, mask=sm < ROWS)
+    tl.store(stamps_ptr + 2 * sm + 1, ns, mask=sm < ROWS)

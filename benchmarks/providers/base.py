@@ -7,7 +7,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from recoverssm import cost
+from recoverssm import cost, launch
 
 from .. import inputs
 from ..cases import BenchCase
@@ -25,12 +25,19 @@ class Series:
     Attributes:
         calls: one op call each; the state and records of a call were last touched 2x L2 of traffic before.
         cost: compulsory traffic of one call.
+        num_kernels: that one call launches.
+        num_programs: of the launch that moves nearly all bytes of a call; None where no single one does.
+        restore: gives the memory that calls write and read again the values it had before the first; None where
+            calls find what they expect without it.
     """
 
     op: str
     contract: Contract
     calls: tuple[Call, ...]
     cost: cost.Cost
+    num_kernels: int = 1
+    num_programs: int | None = None
+    restore: Call | None = None
 
 
 class Prepared(Protocol):
@@ -83,6 +90,13 @@ def activation_bytes(case: BenchCase) -> int:
     """Inputs and outputs of one step, twice over: the checks hold a copy."""
     sizes = layer_sizes(case)
     return 2 * case.num_requests * case.shape.spec_query_len * (sizes.input_bytes + sizes.output_bytes)
+
+
+def num_programs(case: BenchCase, op: str, device: torch.device) -> int:
+    """Programs that one launch of ``op`` has per layer, from the launch table."""
+    num_heads = case.num_requests * case.shape.num_heads
+    row = launch.select(launch.device_arch(device), op, inputs.STATE_DTYPES[case.state_dtype], num_heads)
+    return num_heads * (case.shape.value_dim // min(row.block_v, case.shape.value_dim))
 
 
 def rotations(bytes_per_set: int, l2_bytes: int) -> int:

@@ -14,6 +14,7 @@ from .. import inputs
 from ..cases import BenchCase
 from ..checks import Checklist, num_non_finite
 from ..harness.records import Contract
+from ..harness.restore import SavedMemory
 from ..inputs import NUM_UNOWNED_SLOTS, LayerSet
 from .base import (
     Call,
@@ -21,6 +22,7 @@ from .base import (
     Series,
     activation_bytes,
     layer_sizes,
+    num_programs,
     ragged_query_start_loc,
     requested_bytes,
     rotations,
@@ -49,9 +51,9 @@ class RecoverSSMProvider:
         one_set = self._bytes(case, num_unowned_slots=NUM_UNOWNED_SLOTS)
         num_sets, num_conv_sets = _num_sets(case, l2_bytes)
         float64_pool = 8 * (case.num_requests + NUM_UNOWNED_SLOTS) * _state_elements(case)
+        sets = num_sets * one_set.total + (num_conv_sets - num_sets) * one_set.conv_state
         return (
-            num_sets * one_set.total
-            + (num_conv_sets - num_sets) * one_set.conv_state
+            2 * sets  # once more to restore from; records need no restoring
             + activation_bytes(case)
             + 10 * float64_pool  # the reference of two layers and its temporaries
         )
@@ -95,13 +97,14 @@ class PreparedRecoverSSM:
         self._bytes_off = abs(requested - expected_bytes_per_set)
         for _ in range(1, num_sets):
             build_set()
-        conv_sets = [layer_set.conv_states for layer_set in self._sets]
+        self._conv_sets = conv_sets = [layer_set.conv_states for layer_set in self._sets]
         while len(conv_sets) < num_conv_sets:
             conv_sets.append(inputs.build_conv_states(case, case.num_layers, self._num_slots, device, generator))
         self._conv_tables = [LayerTable.of("conv_states", conv_states) for conv_states in conv_sets]
         self._contexts = [self._context(layer_set) for layer_set in self._sets]
         self._plan = CommitPlan(*torch.zeros((3, case.num_requests), dtype=torch.int32, device=device).unbind())
         self._fill_plan()
+        self._no_slots, self._none_sampled = torch.zeros_like(self._slots), torch.zeros_like(self._step.num_sampled)
 
     def _context(self, layer_set: LayerSet) -> recoverssm.CommitContext:
         return recoverssm.CommitContext(
@@ -155,6 +158,15 @@ class PreparedRecoverSSM:
     def _commit(self, context: recoverssm.CommitContext) -> None:
         context.commit(self._step.num_sampled, self._step.query_start_loc, self._slots)
 
+    def _verify_nothing(self) -> None:
+        """The same call on rows without slots: the device is done at once, so only the host's part takes time."""
+        layer_set = self._sets[0]
+        self._verify_into(layer_set.checkpoint_states[0], layer_set.records[0], 0, self._out, slots=self._no_slots)
+
+    def _commit_nothing(self) -> None:
+        """Likewise: no request accepted anything, so no state changes."""
+        self._contexts[0].commit(self._none_sampled, self._step.query_start_loc, self._slots)
+
     def _step_call(self, layer_set: LayerSet, context: recoverssm.CommitContext) -> None:
         for layer in range(self._case.num_layers):
             self._verify(layer_set, layer)
@@ -188,9 +200,43 @@ class PreparedRecoverSSM:
                 for layer_set, context in zip(self._sets, self._contexts, strict=True)
             ],
         }
-        device_series = [Series(op, "graph-cold", tuple(calls[op]), costs[op]) for op in calls]
-        host_series = [Series(op, "host-dispatch", tuple(calls[op]), costs[op]) for op in ("verify", "commit")]
-        return device_series + host_series
+        device = self._out.device
+        num_kernels = {"commit": 3, "step": num_layers + 3}
+        programs = {
+            "verify": num_programs(case, "verify", device),
+            "commit_state": num_layers * num_programs(case, "commit_state", device),
+        }
+        programs["commit"] = programs["commit_state"]  # which moves nearly all of its bytes
+        restores = self._restores()
+        device_series = [
+            Series(
+                op,
+                "graph-cold",
+                tuple(calls[op]),
+                costs[op],
+                num_kernels.get(op, 1),
+                programs.get(op),
+                restores.get(op),
+            )
+            for op in calls
+        ]
+        return [
+            *device_series,
+            Series("verify", "host-dispatch", (self._verify_nothing,), costs["verify"]),
+            Series("commit", "host-dispatch", (self._commit_nothing,), costs["commit"]),
+        ]
+
+    def _restores(self) -> dict[str, Call]:
+        """By op, what undoes its calls, in their order. Verify reads what it does not write."""
+        states = [SavedMemory(layer_set.checkpoint_states) for layer_set in self._sets]
+        convs = [SavedMemory(conv_states) for conv_states in self._conv_sets]
+        committed = [part for pair in zip(states, convs, strict=False) for part in pair]
+        return {
+            "commit_state": partial(_restore_all, states),
+            "conv": partial(_restore_all, convs),
+            "commit": partial(_restore_all, committed),
+            "step": partial(_restore_all, committed),
+        }
 
     def _commit_state_call(self, layer_set: LayerSet) -> Call:
         tables = (
@@ -311,6 +357,11 @@ class PreparedRecoverSSM:
         ends = [layer_set.checkpoint_states[layer] for layer_set in self._sets for layer in (0, -1)]
         records = [layer_set.records[-1].correction for layer_set in self._sets]
         return num_non_finite([self._out, *ends, *records])
+
+
+def _restore_all(saved: Sequence[SavedMemory]) -> None:
+    for memory in saved:
+        memory.restore()
 
 
 def _state_elements(case: BenchCase) -> int:

@@ -1,3 +1,5 @@
+import math
+import sys
 from dataclasses import replace
 
 import pytest
@@ -147,3 +149,84 @@ def test_a_commit_that_forgets_the_conv_window_fails_its_check(monkeypatch):
     RECOVERSSM.prepare(tiny("kimi_k3_tp8_b32_t3_a2.73_fp32", num_requests=2), CPU, 0, 0).check(checklist)
 
     assert [(check.op, check.metric) for check in checklist.checks if not check.passed] == [("conv", "differing")]
+
+
+def state_bits(prepared):
+    """Every byte that ops may write and read again."""
+    kept = prepared._pools if hasattr(prepared, "_pools") else [t for one in prepared._sets for t in one.tensors]
+    kept = [*kept, *(window for windows in getattr(prepared, "_conv_sets", []) for window in windows)]
+    records = [
+        r for one in getattr(prepared, "_sets", []) for pair in one.records for r in (pair.correction, pair.key_gate)
+    ]
+    skipped = {tensor.data_ptr() for tensor in records}
+    return [tensor.clone() for tensor in kept if tensor.data_ptr() not in skipped]
+
+
+def differing(prepared, before):
+    return sum(not torch.equal(now, then) for now, then in zip(state_bits(prepared), before, strict=True))
+
+
+MUTATING = {("recoverssm", "commit_state"), ("recoverssm", "conv"), ("recoverssm", "commit"), ("recoverssm", "step")}
+MUTATING |= {("full_state", "verify"), ("full_state", "step")}
+
+
+@pytest.mark.parametrize("provider", PROVIDERS, ids=lambda provider: provider.name)
+def test_whatever_calls_write_is_restored_bit_for_bit(provider):
+    case = tiny("kimi_k3_tp8_b32_t3_a2.73_fp32", num_requests=2)
+    prepared = provider.prepare(case, CPU, 3, base.layer_sizes(case).state_bytes)
+    prepared.check(Checklist("case", provider.name, INTERPRETED))
+    device_series = [series for series in prepared.series() if series.contract == "graph-cold"]
+    before = state_bits(prepared)
+
+    changed = set()
+    for series in device_series:
+        for call in series.calls:
+            call()
+        if differing(prepared, before):
+            changed.add((provider.name, series.op))
+            series.restore()
+            assert differing(prepared, before) == 0
+    assert changed == {key for key in MUTATING if key[0] == provider.name}
+
+
+@pytest.mark.parametrize("provider", PROVIDERS, ids=lambda provider: provider.name)
+def test_calls_for_host_time_change_no_state(provider):
+    prepared = provider.prepare(tiny("kimi_k3_tp8_b32_t3_a2.73_fp32", num_requests=2), CPU, 3, 0)
+    before = state_bits(prepared)
+    host_series = [series for series in prepared.series() if series.contract == "host-dispatch"]
+    for series in host_series:
+        series.calls[0]()
+
+    assert host_series
+    assert differing(prepared, before) == 0
+
+
+class Grids:
+    """Stands in for a kernel and keeps the grid of its launches."""
+
+    def __init__(self):
+        self.seen = []
+
+    def __getitem__(self, grid):
+        self.seen.append(grid)
+        return lambda *_, **__: None
+
+
+@pytest.mark.parametrize(
+    ("provider", "op", "kernel"),
+    [
+        (RECOVERSSM, "verify", "recoverssm.ops.verify._verify_kernel"),
+        (RECOVERSSM, "commit_state", "recoverssm.ops.commit_state._commit_state_kernel"),
+        (FULL_STATE, "verify", "recoverssm.ops.full_state._full_state_verify_kernel"),
+    ],
+    ids=lambda value: getattr(value, "name", value),
+)
+def test_controls_get_the_grid_of_the_launch(provider, op, kernel, monkeypatch):
+    case = replace(tiny("kimi_k3_tp8_b32_t3_a2.73_fp32", num_requests=2), num_layers=2)
+    series = {one.op: one for one in provider.prepare(case, CPU, 0, 0).series() if one.contract == "graph-cold"}[op]
+    grids = Grids()
+    module, _, name = kernel.rpartition(".")
+    monkeypatch.setattr(sys.modules[module], name, grids)
+    series.calls[0]()
+
+    assert [math.prod(grid) for grid in grids.seen] == [series.num_programs]

@@ -1,5 +1,6 @@
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 import torch
 
@@ -8,11 +9,14 @@ from benchmarks.cases import SETS
 from benchmarks.cold_launches import GRAPH_COLD, choose_contracts
 from benchmarks.harness.errors import ContextLostError, HostLateError, MissingToolError
 from benchmarks.harness.measure import Samples
+from benchmarks.harness.quiet import QuietCard
 from benchmarks.harness.records import Control
+from benchmarks.harness.samples import samples_table
 from benchmarks.journal import Blamed, Journal, append, read_journal
 from benchmarks.providers import Series
 from benchmarks.results import Results
 from recoverssm.cost import Cost
+from tests.harness.fake_timer import FakeTimer, ReplayingTimer, Throttle
 
 CASE = SETS["smoke"][0]
 COPY = Control(name="copy", read_bytes=10**9, write_bytes=10**9, median_us=500.0, bytes_per_s=4e12)
@@ -29,7 +33,11 @@ class FakePrepared:
         checklist.count("verify", "untouched", self.provider.num_touched, "layer 0")
 
     def series(self):
-        return [Series(op, contract, (lambda: None,), COST) for op, contract in self.provider.series_names]
+        restore = self.provider.restore
+        return [
+            Series(op, contract, (lambda: None,), COST, 1, 384, restore if contract == "graph-cold" else None)
+            for op, contract in self.provider.series_names
+        ]
 
     def num_non_finite(self):
         return self.provider.num_nan
@@ -41,6 +49,10 @@ class FakeProvider:
 
     def __init__(self, *, needed=1, num_touched=0, num_nan=0, error=None):
         self.needed, self.num_touched, self.num_nan, self.error = needed, num_touched, num_nan, error
+        self.num_restored = 0
+
+    def restore(self):
+        self.num_restored += 1
 
     def cache_bytes(self, case):
         return 1
@@ -58,19 +70,23 @@ def measure(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(L2_cache_size=50_000_000))
     monkeypatch.setattr(gpu_process, "available_bytes", lambda _: 1000)
 
-    def run(provider, value_us=20.0, late=False, contracts=GRAPH_COLD):
-        def sample(*_, **__):
-            if late:
-                raise HostLateError("7 of 9 windows began too early")
-            return Samples((value_us,) * 12, 3, "precise", tuple(float(at) for at in range(12)))
+    def run(provider, value_us=20.0, timer=None, card=None, contracts=GRAPH_COLD):
+        run.controls = []
 
-        monkeypatch.setattr(gpu_process, "measure_graph_cold", sample)
-        monkeypatch.setattr(gpu_process, "measure_host_dispatch", sample)
-        monkeypatch.setattr(gpu_process, "matched_stream", lambda *_, **__: 15.0)
+        def control(*args, **options):
+            run.controls.append((args, options))
+            return 15.0
+
+        host = Samples((value_us,) * 12, 3, "precise", tuple(float(at) for at in range(12)))
+        monkeypatch.setattr(gpu_process, "measure_host_dispatch", lambda *_, **__: host)
+        monkeypatch.setattr(gpu_process, "matched_stream", control)
         monkeypatch.setattr(gpu_process, "add_exact_figures", lambda *_: None)
         monkeypatch.setattr(gpu_process, "PROVIDERS", (provider,))
         results = Results()
-        process = gpu_process.GpuProcess(0, torch.device("cpu"), COPY.bytes_per_s, results, contracts)
+        timer = timer or FakeTimer(lambda _: value_us)
+        process = gpu_process.GpuProcess(
+            0, torch.device("cpu"), COPY.bytes_per_s, results, contracts, timer=timer, card=card
+        )
         process.measure_case(CASE)
         results.finish()
         return results
@@ -87,12 +103,25 @@ def test_a_measured_series_says_how_near_it_came_to_roofline_and_control(measure
     results = measure(FakeProvider(), value_us=20.0)
     verify = series_of(results)
 
-    assert (verify.status, verify.value, verify.low, verify.high, verify.n_samples) == ("ok", 20.0, 20.0, 20.0, 12)
-    assert (verify.launches_per_sample, verify.read_bytes, verify.write_bytes) == (3, 30_000_000, 10_000_000)
+    assert (verify.status, verify.n_samples, verify.n_dropped) == ("ok", 30, 0)
+    assert (verify.value, verify.low, verify.high) == pytest.approx((20.0, 20.0, 20.0))
+    assert 20.0 * verify.launches_per_sample >= gpu_process.SAMPLING.min_sample_us
+    assert (verify.read_bytes, verify.write_bytes) == (30_000_000, 10_000_000)
     assert verify.roofline_pct == pytest.approx(50)
     assert verify.control_pct == pytest.approx(75)
     assert results.failures == []
-    assert [len(series.values) for series in results.samples] == [12, 12]
+    assert {series.contract: len(series.values) for series in results.samples} == {
+        "graph-cold": 30,
+        "host-dispatch": 12,
+    }
+
+
+def test_control_has_the_bytes_and_the_grid_of_the_op(measure):
+    measure(FakeProvider())
+    ((args, options),) = measure.controls
+
+    assert args == (30_000_000, 10_000_000)
+    assert options["num_programs"] == 384
 
 
 def test_a_result_faster_than_memory_is_invalid(measure):
@@ -148,9 +177,46 @@ def test_values_that_stop_being_finite_while_timed_take_the_number_back(measure)
 
 
 def test_a_contract_that_cannot_be_kept_is_invalid(measure):
-    results = measure(FakeProvider(), late=True)
+    results = measure(FakeProvider(), timer=FakeTimer(lambda _: 600.0, late=lambda _: True))
+    verify = series_of(results)
 
-    assert (series_of(results).status, series_of(results).reason) == ("invalid", "7 of 9 windows began too early")
+    assert (verify.status, verify.value) == ("invalid", None)
+    assert "began before the host had enqueued them" in verify.reason
+
+
+def test_a_result_under_the_resolution_of_the_timer_says_so(measure):
+    verify = series_of(measure(FakeProvider(), timer=FakeTimer(lambda _: 0.0)))
+
+    assert (verify.status, verify.value) == ("invalid", None)
+    assert verify.reason == "a window read 0 us: below the timer's resolution of 0.5 us"
+
+
+def test_memory_is_restored_before_each_window_and_once_more_for_the_next_series(measure):
+    provider = FakeProvider()
+    verify = series_of(measure(provider, timer=ReplayingTimer(lambda _: 600.0)))
+
+    assert provider.num_restored > verify.n_samples
+
+
+def test_a_throttled_series_has_no_number_and_keeps_its_samples(measure):
+    card = QuietCard(Throttle("thermal", lambda _: True), sleep=lambda _: None)
+    results = measure(FakeProvider(), value_us=600.0, card=card)
+    verify = series_of(results)
+    rows = [row for row in samples_table(results.samples).to_pylist() if row["contract"] == "graph-cold"]
+
+    assert (verify.status, verify.value, verify.n_samples) == ("invalid", None, 0)
+    assert verify.reason.startswith("no accepted samples in 0.4 s")
+    assert verify.n_dropped == len(rows) > 100
+    assert not any(row["accepted"] for row in rows)
+    assert verify.throttle_us["thermal"] > 0
+
+
+def test_a_series_throttled_at_first_counts_what_came_after(measure):
+    card = QuietCard(Throttle("thermal", lambda block: block == 0), sleep=lambda _: None)
+    verify = series_of(measure(FakeProvider(), value_us=600.0, card=card))
+
+    assert (verify.status, verify.n_samples, verify.n_dropped) == ("ok", 30, 30)
+    assert verify.throttle_us == {"thermal": 1000}
 
 
 @pytest.mark.gpu
@@ -169,9 +235,16 @@ def test_a_case_is_measured_from_end_to_end(tmp_path):
     assert {item.status for item in stored.measurements} == {"ok"}
     timed = {(item.provider, item.op, item.contract) for item in stored.measurements if item.contract != "exact"}
     assert len(timed) == 11
-    assert {control.name for control in stored.controls} == {"copy", "read", "read4_write1"}
+    assert {(control.name, control.when) for control in stored.controls} == {
+        (name, when) for name in ("copy", "read", "read4_write1", "fma") for when in ("start", "end")
+    }
+    assert set(stored.drift_pct) == {"copy", "read", "read4_write1", "fma"}
+    assert all(abs(change) < 5.0 for change in stored.drift_pct.values())
+    device = [item for item in stored.measurements if item.contract == "graph-cold"]
+    assert all(item.n_samples >= 30 for item in device)
+    assert all(200 < item.sm_mhz < 4000 for item in device)
     assert all(check.passed for check in stored.checks)
-    assert samples.num_rows == sum(item.n_samples for item in stored.measurements)
+    assert samples.num_rows == sum(item.n_samples + item.n_dropped for item in stored.measurements)
 
 
 class FakeProgress:
@@ -188,11 +261,21 @@ class FakeProgress:
         self.ended.append((name, outcome))
 
 
+def fake_controls(device, *, when="start", **_):
+    if when == "end" and fake_controls.end_error is not None:
+        raise fake_controls.end_error
+    return [msgspec.structs.replace(COPY, when=when)]
+
+
+fake_controls.end_error = None
+
+
 @pytest.fixture
 def measure_all(monkeypatch):
     """Measures the smoke set where ``crash`` maps case names to what their measuring raises."""
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(L2_cache_size=50_000_000))
-    monkeypatch.setattr(gpu_process, "measure_controls", lambda _: [COPY])
+    monkeypatch.setattr(gpu_process, "measure_controls", fake_controls)
+    monkeypatch.setattr(gpu_process, "CudaEventTimer", lambda _: FakeTimer(lambda _: 20.0))
     monkeypatch.setattr(gpu_process, "add_exact_figures", lambda *_: None)
     monkeypatch.setattr(gpu_process, "PROVIDERS", (FakeProvider(),))
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (1, 1))
@@ -215,10 +298,25 @@ def measure_all(monkeypatch):
         monkeypatch.setattr(gpu_process.GpuProcess, "measure_case", measure_case)
         results, progress = Results(), FakeProgress()
         with Journal(path, results, {"seed": "1"}) as journal:
-            gpu_process.measure_cases(SETS["smoke"], 1, torch.device("cpu"), results, progress, journal)
+            progress.controls = gpu_process.measure_cases(
+                SETS["smoke"], 1, torch.device("cpu"), results, progress, journal
+            )
         return results, progress
 
     return run
+
+
+def test_controls_are_taken_at_both_ends_of_the_process(measure_all):
+    _, progress = measure_all({})
+
+    assert [control.when for control in progress.controls] == ["start", "end"]
+
+
+def test_controls_that_cannot_be_taken_at_the_end_cost_no_record(measure_all, monkeypatch):
+    monkeypatch.setattr(fake_controls, "end_error", HostLateError("7 of 9 windows began too early"))
+    _, progress = measure_all({})
+
+    assert [control.when for control in progress.controls] == ["start"]
 
 
 def test_a_case_that_raises_costs_itself_and_the_process_goes_on(measure_all):
@@ -269,7 +367,7 @@ def test_launches_alone_are_a_series_of_their_own(measure, monkeypatch):
     results = measure(FakeProvider(), contracts=choose_contracts("graph-cold,nvbench-cold", "pr"))
 
     assert asked == ["verify"]
-    assert (series_of(results).value, series_of(results, "nvbench-cold").value) == (20.0, 23.0)
+    assert (series_of(results).value, series_of(results, "nvbench-cold").value) == pytest.approx((20.0, 23.0))
     assert series_of(results, "nvbench-cold").metric == "device_us"
     assert series_of(results, "nvbench-cold").control_pct is None
 

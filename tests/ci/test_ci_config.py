@@ -10,7 +10,8 @@ LAST_ROW = (
     'owner = "a"\ndate = "2026-11-29"\n'
 )
 STATISTICS = (
-    "version = 1\n[statistics]\nmin_processes = 5\nfalse_discovery_rate = 0.05\ncontrol_limit_pct = 5.0\n"
+    "version = 1\n[statistics]\nmin_processes = 5\nfalse_discovery_rate = 0.05\n"
+    "control_limit_pct = 5.0\ndrift_limit_pct = 2.0\n"
     'unit = "%"\nreason = "long enough to be a reason"\nowner = "a"\ndate = "2026-11-29"\n'
 )
 

@@ -2,9 +2,11 @@
 
 import math
 
+import msgspec
 import pytest
 
 from benchmarks.harness import records
+from benchmarks.harness.control import drift_pct
 from ci.config import load_thresholds
 from ci.exits import Exit
 from ci.judging import judge
@@ -213,6 +215,41 @@ def test_cases_that_were_not_asked_for_are_not_missing():
     assert {v.case for v in smaller_set.verdicts} == {v.case for v in one_case.verdicts} == {CASE}
     assert smaller_set.code == one_case.code == Exit.PASS
     assert "only cases matching" in " ".join(one_case.notes)
+
+
+def drifting(end_us: float | None, name: str = "copy") -> list[records.Control]:
+    start = records.Control(name=name, read_bytes=1, write_bytes=1, median_us=250.0, bytes_per_s=1.0)
+    ends = [] if end_us is None else [msgspec.structs.replace(start, when="end", median_us=end_us)]
+    return [start, *ends]
+
+
+def with_controls(controls: list[records.Control]) -> records.Record:
+    return make_record([timed(100.0), exact(1000.0)], controls=controls, drift_pct=drift_pct(controls))
+
+
+def test_card_that_drifted_in_one_process_makes_the_night_invalid():
+    found = judged([with_controls(drifting(251.0)) for _ in range(4)] + [with_controls(drifting(257.5))])
+
+    assert found.code == Exit.INVALID
+    (doubt,) = found.doubts
+    assert "control copy took +3.0 % at the end of the process (limit 2 %): the card drifted" in doubt
+
+
+def test_card_that_got_faster_has_drifted_too():
+    assert judged([with_controls(drifting(240.0)) for _ in QUIET]).code == Exit.INVALID
+
+
+def test_process_without_controls_at_its_end_is_in_doubt_where_others_have_them():
+    found = judged([with_controls(drifting(251.0)) for _ in range(4)] + [with_controls(drifting(None))])
+
+    assert found.code == Exit.INVALID
+    assert "no controls at the end" in found.doubts[0]
+
+
+def test_controls_at_the_end_are_not_compared_with_the_base_night():
+    tonight = [with_controls(drifting(254.0)) for _ in QUIET]  # +1.6 % from start to end
+
+    assert judged(tonight, base_of(make_records())).code == Exit.PASS
 
 
 def test_card_whose_memory_got_slower_is_another_instrument():

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from benchmarks.harness.clock import Launch, Timing
-from benchmarks.harness.control import BLOCK, _mix, _rounded, matched_stream, measure_controls, stream
+from benchmarks.harness.control import BLOCK, _fma, _mix, _rounded, drift_pct, matched_stream, measure_controls, stream
+from benchmarks.harness.records import Control
 from benchmarks.harness.stopping import Sampling
 
 FEW = Sampling(min_samples=6, max_samples=6, warmup_s=0.0, max_s=60.0)
@@ -88,8 +89,13 @@ def test_stream_that_only_reads_writes_nothing(device: str):
 
 def test_controls_say_bytes_and_rate(device: str):
     num_bytes = 4 * BLOCK * CONTROL_BLOCKS
-    controls = measure_controls(torch.device(device), num_bytes=num_bytes, sampling=FEW, timer=CountingTimer())
+    controls = measure_controls(
+        torch.device(device), num_bytes=num_bytes, fma_trips=1, sampling=FEW, timer=CountingTimer()
+    )
+    fma = controls.pop()
 
+    assert (fma.name, fma.read_bytes) == ("fma", 0)
+    assert {control.when for control in [*controls, fma]} == {"start"}
     assert [(control.name, control.read_bytes, control.write_bytes) for control in controls] == [
         ("copy", num_bytes, num_bytes),
         ("read", num_bytes, 0),
@@ -97,6 +103,25 @@ def test_controls_say_bytes_and_rate(device: str):
     ]
     assert [control.median_us for control in controls] == [100.0] * 3
     assert controls[0].bytes_per_s == pytest.approx(2 * num_bytes / 100e-6)
+
+
+def test_arithmetic_loop_does_every_trip(device: str):
+    few, many = torch.empty(BLOCK, device=device), torch.empty(BLOCK, device=device)
+    _fma(few, 1)
+    _fma(many, 2)
+    step = 0.9921875**16
+
+    assert torch.allclose(128 - many, (128 - few) * step, atol=1e-3)
+
+
+def control(name: str, when: str, median_us: float) -> Control:
+    return Control(name=name, when=when, read_bytes=1, write_bytes=1, median_us=median_us, bytes_per_s=1.0)
+
+
+def test_drift_is_the_change_from_start_to_end():
+    controls = [control("copy", "start", 100.0), control("fma", "start", 50.0), control("copy", "end", 103.0)]
+
+    assert drift_pct(controls) == {"copy": pytest.approx(3.0)}
 
 
 def test_matched_stream_rotates_over_twice_the_l2(device: str):

@@ -109,6 +109,37 @@ def test_thread_ends_when_the_measurement_fails():
     assert "gpu-monitor" not in [thread.name for thread in threading.enumerate()]
 
 
+def test_throttle_counters_are_read_at_once():
+    nvml = FakeNvml()
+    with monitor_of(nvml) as monitor:
+        nvml.violation_ns[FakeNvml.NVML_PERF_POLICY_THERMAL] += 3_000_000
+        grown = monitor.throttle_us()
+
+    assert grown["thermal"] == 3000
+    assert grown["power"] == 0
+    assert monitor.throttle_us() == {}  # NVML is closed
+
+
+def test_counter_that_nvml_stops_telling_is_left_out_and_not_frozen():
+    nvml = FakeNvml()
+    with monitor_of(nvml) as monitor:
+        assert set(monitor.throttle_us()) == set(POLICIES)
+        nvml.refused = "nvmlDeviceGetViolationStatus"
+        assert monitor.throttle_us() == {}
+
+
+def test_held_monitor_asks_nothing():
+    nvml = FakeNvml()
+    with GpuMonitor("1234", interval_s=0.0, nvml=nvml, owns_context=lambda: False) as monitor:
+        assert nvml.polled_often.wait(timeout=10)
+        with monitor.held():
+            num_polls, num_readings = nvml.num_polls, len(monitor.readings)
+            nvml.polled_often.clear()
+            assert not nvml.polled_often.wait(timeout=0.02)
+            assert (nvml.num_polls, len(monitor.readings)) == (num_polls, num_readings)
+        assert nvml.polled_often.wait(timeout=10)
+
+
 def test_other_compute_processes_are_named():
     with monitor_of(FakeNvml(pids=(os.getpid(), 77))) as monitor:
         pass

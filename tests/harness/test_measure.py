@@ -1,46 +1,24 @@
 import gc
 import itertools
-from collections.abc import Callable, Sequence
 
 import pytest
 import torch
 
-from benchmarks.harness import measure
-from benchmarks.harness.clock import CudaEventTimer, Launch, Timing, no_garbage_collection
-from benchmarks.harness.errors import BelowResolutionError, HostLateError, NoDeviceError
-from benchmarks.harness.measure import measure_cpu_reference, measure_graph_cold, measure_host_dispatch
+from benchmarks.harness.clock import CapturedGraph, CudaEventTimer, Launch, no_garbage_collection
+from benchmarks.harness.errors import BelowResolutionError, HostLateError, MeasurementError, NoDeviceError
+from benchmarks.harness.measure import (
+    HOST_CALLS,
+    HOST_LEADS,
+    ThrottledError,
+    measure_cpu_reference,
+    measure_graph_cold,
+    measure_host_dispatch,
+)
+from benchmarks.harness.quiet import QuietCard
 from benchmarks.harness.stopping import Sampling
+from tests.harness.fake_timer import FakeTimer, ReplayingTimer, Throttle
 
 SAMPLING = Sampling(min_samples=10, max_samples=20, warmup_s=0.001)
-
-
-class FakeTimer:
-    """A device whose time is made up: each op call takes ``call_us(run number)``."""
-
-    resolution_us = 0.5
-
-    def __init__(self, call_us: Callable[[int], float], late: Callable[[int], bool] = lambda _: False) -> None:
-        self.call_us, self.late = call_us, late
-        self.now_s = 0.0
-        self.num_runs = 0
-        self.captured: list[int] = []  # op calls in each graph
-
-    def capture(self, launches: Sequence[Launch], rounds: int) -> Launch:
-        for _ in range(rounds):
-            for launch in launches:
-                launch()
-        self.captured.append(len(launches) * rounds)
-        return lambda: None
-
-    def elapsed_us(self, n: int, run: Launch) -> list[Timing]:
-        timings = []
-        for _ in range(n):
-            run()
-            elapsed_us = self.call_us(self.num_runs) * self.captured[-1]
-            self.now_s += elapsed_us / 1e6
-            timings.append(Timing(elapsed_us, self.now_s, self.late(self.num_runs)))
-            self.num_runs += 1
-        return timings
 
 
 class FakeClock:
@@ -151,6 +129,72 @@ def test_end_times_rise_with_the_samples():
     assert all(earlier < later for earlier, later in itertools.pairwise(samples.ended_s))
 
 
+def test_memory_is_restored_before_every_window_and_outside_it():
+    state, found = [0], list[int]()
+
+    def op() -> None:
+        found.append(state[0])
+        state[0] += 1
+
+    def restore() -> None:
+        state[0] = 0
+
+    samples = measure_graph_cold([op], sampling=SAMPLING, timer=ReplayingTimer(lambda _: 600.0), restore=restore)
+
+    # The captures call everything once or twice before the first window opens.
+    assert found[-len(samples.values_us) :] == [0] * len(samples.values_us)
+    assert samples.values_us == pytest.approx([600.0] * 10)
+
+
+@pytest.mark.parametrize(
+    ("num_kernels", "expected"), [(2, "expected 3 op calls of 2 kernels"), (None, None), (1, None)]
+)
+def test_launches_that_the_graph_does_not_hold_are_an_error(num_kernels: int | None, expected: str | None):
+    timer = ReplayingTimer(lambda _: 300.0)
+    if expected is None:
+        assert measure_graph_cold([lambda: None] * 3, sampling=SAMPLING, timer=timer, num_kernels=num_kernels)
+        return
+    with pytest.raises(MeasurementError, match=expected):
+        measure_graph_cold([lambda: None] * 3, sampling=SAMPLING, timer=timer, num_kernels=num_kernels)
+
+
+def test_graph_with_fewer_nodes_than_op_calls_is_an_error():
+    timer = FakeTimer(lambda _: 300.0)
+    timer.capture = lambda launches, rounds: CapturedGraph(lambda: None, 1)  # type: ignore[method-assign]
+
+    with pytest.raises(MeasurementError, match="1 nodes for 2 op calls"):
+        measure_graph_cold([lambda: None] * 2, sampling=SAMPLING, timer=timer)
+
+
+def test_samples_taken_under_throttle_are_dropped_counted_and_kept_beside():
+    timer = FakeTimer(lambda run: 600.0 if run >= 16 else 700.0)
+    pauses = list[float]()
+    card = QuietCard(Throttle("thermal", lambda block: block == 0), sleep=pauses.append)
+    samples = measure_graph_cold([lambda: None], sampling=SAMPLING, timer=timer, card=card)
+
+    assert samples.values_us == pytest.approx([600.0] * 10)
+    assert [sample.value_us for sample in samples.dropped] == pytest.approx([700.0] * 10)
+    assert samples.throttle_us == {"thermal": 1000}
+    assert samples.stop_reason.endswith("10 samples dropped (throttled: thermal 1.0 ms)")
+    assert len(pauses) == 1
+
+
+def test_card_that_is_always_held_back_gives_no_number_but_its_samples():
+    card = QuietCard(Throttle("thermal", lambda _: True), sleep=lambda _: None)
+
+    with pytest.raises(ThrottledError, match=r"no accepted samples in 1 s: \d+ were taken") as caught:
+        measure_graph_cold([lambda: None], sampling=SAMPLING, timer=FakeTimer(lambda _: 6000.0), card=card)
+    assert caught.value.samples.values_us == ()
+    assert len(caught.value.samples.dropped) > 100
+
+
+def test_warm_up_goes_on_until_the_sm_clock_settles():
+    timer = FakeTimer(lambda _: 600.0, sm_mhz=lambda run: min(1980.0, 345.0 + 100 * run))
+    samples = measure_graph_cold([lambda: None], sampling=Sampling(min_samples=10, warmup_s=0.002), timer=timer)
+
+    assert set(samples.sm_mhz) == {1980.0}
+
+
 def test_nothing_to_launch_is_refused():
     with pytest.raises(ValueError, match="at least one op call"):
         measure_graph_cold([], timer=FakeTimer(lambda _: 600.0))
@@ -186,7 +230,31 @@ def test_host_dispatch_drains_the_queue_before_each_window_and_never_fills_it():
 
     samples = measure_host_dispatch(launch, sampling=SAMPLING, drain=drain, clock=clock)
 
-    assert samples.launches_per_sample == longest[0] == measure.MAX_HOST_CALLS
+    assert samples.launches_per_sample == HOST_CALLS
+    assert longest[0] == HOST_CALLS + HOST_LEADS
+
+
+def test_host_window_opens_behind_calls_that_warm_the_host_up():
+    clock, calls = FakeClock(), [0]
+
+    def launch() -> None:
+        calls[0] += 1
+        clock.now_s += 300e-6 if calls[0] <= 2 else 90e-6
+
+    def drain() -> None:
+        calls[0] = 0
+
+    samples = measure_host_dispatch(launch, sampling=SAMPLING, drain=drain, clock=clock)
+
+    assert samples.values_us == pytest.approx([90.0] * len(samples.values_us))
+
+
+@pytest.mark.parametrize("call_s", [1e-6, 95e-6, 185e-6, 900e-6])
+def test_host_windows_of_all_processes_hold_the_same_number_of_calls(call_s: float):
+    clock = FakeClock()
+    samples = measure_host_dispatch(clock.passing(call_s), sampling=SAMPLING, drain=lambda: None, clock=clock)
+
+    assert samples.launches_per_sample == HOST_CALLS
 
 
 def test_host_window_is_short_when_the_device_is_slow():

@@ -1,8 +1,8 @@
 import pytest
 
 from benchmarks.harness.gpu_monitor import Reading
-from benchmarks.harness.measure import Samples
-from benchmarks.harness.samples import SCHEMA, SampleSeries, nearest_reading, samples_table
+from benchmarks.harness.measure import DroppedSample, Samples
+from benchmarks.harness.samples import SCHEMA, SampleSeries, is_known, nearest_reading, samples_table
 from tests.harness.stored import MEASUREMENT, READINGS, SERIES
 
 
@@ -43,6 +43,30 @@ def test_series_is_made_of_a_measurement_and_its_samples():
     samples = Samples((61.0, 61.5, 62.0), 8, "precise", (10.0, 11.0, 12.0))
 
     assert SampleSeries.of(MEASUREMENT, samples) == SERIES
+
+
+def test_samples_under_throttle_stay_in_order_of_time_and_are_marked():
+    samples = Samples((61.0, 62.0), 8, "precise", (10.0, 12.0), (1980.0, 1965.0), (DroppedSample(75.0, 11.0, 1500.0),))
+    rows = samples_table([SampleSeries.of(MEASUREMENT, samples)]).to_pylist()
+
+    assert [(row["value"], row["accepted"], row["block_sm_mhz"]) for row in rows] == [
+        (61.0, True, 1980.0),
+        (75.0, False, 1500.0),
+        (62.0, True, 1965.0),
+    ]
+
+
+def test_series_without_accepted_samples_keeps_the_others():
+    samples = Samples((), 8, "no accepted samples", (), (), (DroppedSample(75.0, 11.0, None),))
+    rows = samples_table([SampleSeries.of(MEASUREMENT, samples)]).to_pylist()
+
+    assert [(row["value"], row["accepted"]) for row in rows] == [(75.0, False)]
+
+
+def test_tables_of_the_first_harness_are_known():
+    assert is_known(SCHEMA)
+    assert is_known(SCHEMA.remove(SCHEMA.get_field_index("accepted")).remove(SCHEMA.get_field_index("block_sm_mhz")))
+    assert not is_known(SCHEMA.remove(0))
 
 
 def test_value_without_an_end_time_is_refused():
