@@ -197,9 +197,8 @@ def _both(series: "Series", device: "torch.device") -> tuple["Samples", "Samples
     from .cold_launches import measure_cold_launches
     from .harness.measure import measure_graph_cold
 
-    return measure_graph_cold(
-        series.calls, restore=series.restore, num_kernels=series.num_kernels
-    ), measure_cold_launches(series, device)
+    graph = measure_graph_cold(series.calls, restore=series.restore, num_kernels=series.num_kernels)
+    return graph, measure_cold_launches(series, device)
 
 
 def _half_width_pct(samples: "Samples") -> float | None:

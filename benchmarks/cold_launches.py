@@ -74,4 +74,6 @@ def choose_contracts(text: str | None, case_set: str) -> DeviceContracts:
 
 def measure_cold_launches(series: Series, device: torch.device) -> Samples:
     """One series under ``nvbench-cold``; raises as ``measure_nvbench_cold`` does."""
-    return measure_nvbench_cold(series.calls, restore=series.restore, device_index=device.index)
+    return measure_nvbench_cold(
+        series.calls, restore=series.restore, num_kernels=series.num_kernels, device_index=device.index
+    )

@@ -52,6 +52,7 @@ def measure_nvbench_cold(
     launches: Sequence[Launch],
     *,
     restore: Launch | None = None,
+    num_kernels: int | None = None,
     sampling: Sampling = COLD_SAMPLING,
     device_index: int | None = None,
 ) -> Samples:
@@ -62,6 +63,7 @@ def measure_nvbench_cold(
     Args:
         launches: each one op call; they take turns, so that address translation is as cold as under graph-cold.
         restore: puts back what a call changes; called before each call, on its stream, outside the timed window.
+        num_kernels: kernels of one op call; a captured call must have exactly as many.
         device_index: the current device by default; it must be the same for the whole process.
     Raises:
         MissingToolError: cuda-bench is not installed, or not for this CUDA; nothing else is tried.
@@ -77,7 +79,11 @@ def measure_nvbench_cold(
     run = open_run(index)
     # Compiles every launch, and refuses those that miss the stream or wait for the device: behind NVBench's blocking
     # kernel the first would be timed as nothing and the second would never return.
-    CudaEventTimer(torch.device("cuda", index)).capture(launches, 1)
+    graph = CudaEventTimer(torch.device("cuda", index)).capture(launches, 1)
+    if num_kernels is not None and graph.num_nodes != num_kernels * len(launches):
+        raise MeasurementError(
+            f"{len(launches)} op calls ran {graph.num_nodes} kernels, copies and fills: expected {num_kernels} each"
+        )
     return run.measure(launches, restore, sampling, partial(_torch_stream, index))
 
 
@@ -228,7 +234,8 @@ class NVBenchRun:
             reason += f"; SM clock {median(clocks_mhz):.0f} MHz"
         reason += f"; NVBench {self._version}"
         # Which windows were dropped is not told; with some dropped, these times are those of the last windows.
-        return Samples(tuple(values_us), 1, reason, tuple(ended_s[num_dropped:]))
+        sm_mhz = tuple(clocks_mhz) if len(clocks_mhz) == num_kept else ()
+        return Samples(tuple(values_us), 1, reason, tuple(ended_s[num_dropped:]), sm_mhz)
 
 
 class _Request:

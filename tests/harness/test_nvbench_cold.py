@@ -1,12 +1,13 @@
 import sys
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
 import torch
 
 from benchmarks.harness import nvbench_cold
+from benchmarks.harness.clock import CapturedGraph
 from benchmarks.harness.errors import BelowResolutionError, MeasurementError, MissingToolError, NoDeviceError
 from benchmarks.harness.nvbench_cold import BLOCKED_S, WARM_UP_RUNS, NVBenchRun, load_nvbench, measure_nvbench_cold
 from benchmarks.harness.stats.summary import median
@@ -35,6 +36,7 @@ def test_every_sample_comes_from_nvbenchs_own_files():
 
     assert samples.values_us == pytest.approx([10.0 + n for n in range(20)])
     assert samples.launches_per_sample == 1
+    assert samples.sm_mhz == pytest.approx([1980.0] * 20)
     assert len(samples.ended_s) == 20
     assert samples.stop_reason.startswith("most samples: 20 samples, interval half width ")
     assert samples.stop_reason.endswith("SM clock 1980 MHz; NVBench 0.3.0")
@@ -173,6 +175,26 @@ def test_a_package_without_its_native_part_is_a_missing_tool(monkeypatch):
 
     with pytest.raises(MissingToolError, match=r"No cuda-bench extension found for CUDA 14\.x"):
         load_nvbench()
+
+
+@pytest.mark.parametrize(("num_nodes", "fits"), [(2, True), (3, False)])
+def test_launches_are_counted_before_any_is_timed(monkeypatch, num_nodes, fits):
+    class Timer:
+        resolution_us = 0.5
+
+        def __init__(self, device):
+            pass
+
+        def capture(self, launches, rounds):
+            return CapturedGraph(nothing, num_nodes)
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(nvbench_cold, "CudaEventTimer", Timer)
+    monkeypatch.setattr(nvbench_cold, "_torch_stream", lambda _, address: on_stream(address))
+    with running(FakeBench()) as run:
+        monkeypatch.setattr(nvbench_cold, "open_run", lambda _: run)
+        with nullcontext() if fits else pytest.raises(MeasurementError, match="2 op calls ran 3 kernels"):
+            measure_nvbench_cold([nothing, nothing], num_kernels=1, device_index=0, sampling=SAMPLING)
 
 
 def test_no_gpu_is_no_device(monkeypatch):
