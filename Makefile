@@ -7,6 +7,9 @@ KIND ?= auto
 JOBS ?= 2
 STORE ?= out/store
 SITE ?= out/site
+OP ?= verify
+CASE ?= kimi_k3_tp8_b32_t8_a3.84_fp32
+PROVIDER ?= recoverssm
 
 PY := .venv/bin/python
 STORES = --store $(STORE) $(if $(wildcard reports/history),--store reports/history)
@@ -19,7 +22,11 @@ case '$(STORE)' in branch:*) ;; *) mkdir -p '$(STORE)' ;; esac; \
 endef
 
 .DEFAULT_GOAL := help
+<<<<<<< HEAD
 .PHONY: help setup check test test-long test-gpu nightly bench asv site clean
+=======
+.PHONY: help setup check test test-long test-gpu profile nightly site clean
+>>>>>>> 95fa33f (ci: successors after crashes, forked processes, compiling ahead, counters by Nsight Compute)
 
 help: ## this list
 	@echo 'make nightly   the whole job in one command; make test   everything that needs no GPU'
@@ -48,6 +55,9 @@ test-gpu: setup ## the gpu tests, on a GPU host; writes reports/evidence/gpu-tes
 	@mkdir -p out && rm -f out/gpu-tests.xml
 	status=0; env -u TRITON_INTERPRET $(PY) -m pytest -m gpu --junitxml out/gpu-tests.xml || status=$$?; \
 	  $(PY) -m ci.evidence write --junit out/gpu-tests.xml && exit $$status
+
+profile: setup ## Nsight Compute on one launch: make profile OP=verify CASE=kimi_k3_tp8_b32_t8_a3.84_fp32
+	$(PY) -m ci profile --op $(OP) --case $(CASE) --provider $(PROVIDER)
 
 nightly: setup ## check, measure, judge, store and show what this machine can; prints the path of the page
 	@status=0; $(PY) -m ci nightly --set nightly --store $(STORE) --no-page || status=$$?; \

@@ -13,14 +13,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Self
+from typing import IO, TYPE_CHECKING, Self
 
 import msgspec
 
 from .harness.gpu_monitor import Reading
 from .harness.records import Attempt, Check, Measurement, MonitorSummary, utc_now
 from .harness.samples import SampleSeries
-from .results import Results
+
+if TYPE_CHECKING:
+    from .results import Results
 
 MAX_BEGUN = 5
 """A part begun so often and never finished is blamed, though nobody saw it kill its process (a machine that resets)."""
@@ -193,7 +195,7 @@ class Journal:
         JournalBusyError: on ``__enter__``, while another process writes it.
     """
 
-    def __init__(self, path: Path | None, results: Results, identity: dict[str, str]) -> None:
+    def __init__(self, path: Path | None, results: "Results", identity: dict[str, str]) -> None:
         self.history = History()
         self.stale: Path | None = None
         self.num_seen = 0  # readings written so far

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from .cases import BenchCase
 
 PASS, USAGE, MISSING, INVALID, BROKEN = 0, 2, 3, 4, 5  # as in ci/exits.py, which this program must not import
-LOST = 75  # EX_TEMPFAIL: a case took the CUDA context with it and is noted as failed; --resume measures the rest
 
 EXAMPLE = "Example: python -m benchmarks.run --set smoke --case '*_b32_*' --out build/record.json"
 
@@ -138,7 +137,7 @@ def _measure(
     started: str,
 ) -> list[str]:
     from .cold_launches import UnknownContractError, choose_contracts
-    from .harness.errors import ContextLostError
+    from .harness.errors import CONTEXT_LOST_EXIT, ContextLostError
     from .journal import JournalBusyError, journal_path
     from .process import Request, measure, write_record
 
@@ -154,7 +153,7 @@ def _measure(
         typer.echo(f"lost the CUDA context in {error}", err=True)
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(LOST)  # an ordinary end would call into the lost context, and may hang or abort there
+        os._exit(CONTEXT_LOST_EXIT)  # an ordinary end would call into the lost context, and may hang or abort there
     except JournalBusyError as error:
         _stop(BROKEN, str(error))
     except Exception as error:

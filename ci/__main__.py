@@ -71,6 +71,11 @@ def nightly(  # the options are the documentation
     commit: Annotated[str | None, typer.Option(metavar="SHA", help="The commit, where there is no git.")] = None,
     wait: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="Wait so long for a GPU in use.")] = 0.0,
     page: Annotated[bool, typer.Option(help="Build the page where plotly is installed.")] = True,
+    fork: Annotated[
+        str | None, typer.Option(metavar="no|yes|mixed", help="Fork measuring processes (ci/nightly.toml).")
+    ] = None,
+    precompile: Annotated[bool, typer.Option(help="Compile what the set launches first, in parallel.")] = True,
+    counters: Annotated[bool, typer.Option(help="Also count one launch per op with Nsight Compute.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Measure in fresh processes, judge against the last accepted night of the same environment, store, show the page.
@@ -79,11 +84,12 @@ def nightly(  # the options are the documentation
     """
     with errors(as_json):
         from . import preview
-        from .config import load_nightly
+        from .config import choose_fork, load_nightly
         from .nightly import Options, run_nightly
 
         cases = preview.select_cases(case_set, pattern)
-        count = processes if processes is not None else load_nightly().processes
+        config = load_nightly()
+        count = processes if processes is not None else config.processes
         if show_list or dry_run or estimate:
             seen = preview.Preview(case_set, pattern, cases, store, count, gpus, seed)
             facts = seen.listing() if show_list else seen.estimate() if estimate else seen.dry_run()
@@ -102,6 +108,9 @@ def nightly(  # the options are the documentation
             resume=resume,
             wait_s=wait,
             page=page,
+            fork=choose_fork(fork, config),
+            precompile=precompile,
+            counters=counters,
         )
         result = run_nightly(options, Console(stderr=True))
         _finish(result, options, as_json)
@@ -143,6 +152,70 @@ def asv_export(
             print(f"left out: {line}")
         print(f"{len(done.results)} result files, {len(done.benchmarks)} benchmarks in {results_dir}")
         print("next: asv publish")
+
+
+@app.command(
+    epilog="Examples: python -m ci counters --set smoke; python -m ci counters --set pr --case '*_b32_*' --json"
+)
+def counters(
+    case_set: Annotated[str, typer.Option("--set", help="Set of cases.")] = "smoke",
+    pattern: Annotated[str, typer.Option("--case", metavar="GLOB", help="Only cases whose names match.")] = "*",
+    large: Annotated[bool, typer.Option(help="Also cases large enough to hold reads against the model.")] = True,
+    out: Annotated[Path, typer.Option(help="Folder for ncu's report.")] = Path("out/counters"),
+    gpus: Annotated[str | None, typer.Option(help="UUID of the GPU; the first if left out.")] = None,
+    wait: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="Wait so long for a GPU in use.")] = 0.0,
+    as_json: JsonFlag = False,
+) -> None:
+    """Count DRAM reads, L2 traffic, occupancy and tensor-pipe use of one launch per op (Nsight Compute).
+
+    Clocks stay as they are. 0: counted; 3: no counters, and why; 4: counted and modelled reads disagree.
+    """
+    with errors(as_json):
+        from .counting import as_json as to_json
+        from .counting import count_alone, exit_code, show
+
+        arguments = ["--set", case_set, "--case", pattern, *(["--large"] if large else [])]
+        counted = count_alone(arguments, out, gpus, wait, Console(stderr=True))
+        print_json(to_json(counted)) if as_json else show(counted, Console())
+        raise typer.Exit(int(exit_code(counted)))
+
+
+@app.command(epilog="Example: python -m ci profile --op verify --case kimi_k3_tp8_b32_t8_a3.84_fp32")
+def profile(
+    case: Annotated[str, typer.Option(help="Name of a case, in a set or not.")],
+    op: Annotated[str, typer.Option(help="verify, commit_plan, commit_state or conv.")] = "verify",
+    provider: Annotated[str, typer.Option(help="recoverssm or full_state.")] = "recoverssm",
+    out: Annotated[Path, typer.Option(help="Folder for ncu's report.")] = Path("out/profile"),
+    gpus: Annotated[str | None, typer.Option(help="UUID of the GPU; the first if left out.")] = None,
+    wait: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="Wait so long for a GPU in use.")] = 0.0,
+    as_json: JsonFlag = False,
+) -> None:
+    """Profile one launch of one op with Nsight Compute and print what explains its time. 3: no counters, and why."""
+    with errors(as_json):
+        from .counting import count_alone, profile_facts, require_counted
+        from .preview import show
+
+        arguments = ["--case", case, "--op", op, "--provider", provider]
+        counted = count_alone(arguments, out, gpus, wait, Console(stderr=True), in_full=True)
+        facts = profile_facts(require_counted(counted), out)
+        print_json(facts) if as_json else show(facts, Console())
+
+
+@app.command(epilog="Example: python -m ci nightly --set pr --fork mixed --processes 24; python -m ci spread")
+def spread(
+    store: Annotated[str, typer.Option(help="Folder of records and nights, or branch:NAME.")] = "out/store",
+    night: Annotated[str | None, typer.Option(help="Only this night; all with forked processes if left out.")] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Test whether forked measuring processes scatter as fresh ones do (Brown-Forsythe over processes).
+
+    0: told, whatever it is; 3: no records of both kinds.
+    """
+    with errors(as_json):
+        from .spread import compare_starts, read_mixed, show
+
+        found = compare_starts(read_mixed(store, night))
+        print_json(found) if as_json else show(found, Console())
 
 
 def _finish(result: "Result", options: "Options", as_json: bool) -> NoReturn:

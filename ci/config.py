@@ -3,7 +3,7 @@
 import tomllib
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar, cast, get_args
 
 import msgspec
 
@@ -24,6 +24,7 @@ Text = Annotated[str, msgspec.Meta(min_length=1)]
 Reason = Annotated[str, msgspec.Meta(min_length=20)]
 Date = Annotated[str, msgspec.Meta(pattern=r"^\d{4}-\d{2}-\d{2}$")]
 Percent = Annotated[float, msgspec.Meta(gt=0, lt=100)]
+Fork = Literal["no", "yes", "mixed"]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 
 
@@ -97,6 +98,11 @@ class NightlyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     processes: Positive
     max_failed_processes: Positive
     time_cap_s: dict[str, Positive]
+    max_successors: Annotated[int, msgspec.Meta(ge=0)] = 4
+    max_crashes_of_a_case: Positive = 2
+    case_cap_s: Positive = 180
+    precompile_cap_s: Positive = 240
+    fork: Fork = "no"
 
     def cap_s(self, case_set: str) -> int:
         """Seconds one process may take; a set not named gets the longest."""
@@ -124,6 +130,20 @@ def load_nightly(path: Path = NIGHTLY_FILE) -> NightlyConfig:
     if not config.time_cap_s:
         raise UsageError(f"{path}: time_cap_s: expected at least one set with its seconds")
     return config
+
+
+def choose_fork(asked: str | None, config: NightlyConfig) -> Fork:
+    """What the command line says, else the file.
+
+    Raises:
+        UsageError: neither no, yes nor mixed.
+    """
+    for known in get_args(Fork):
+        if asked == known:
+            return cast(Fork, known)
+    if asked is None:
+        return config.fork
+    raise UsageError(f"--fork: expected no, yes or mixed, got {asked!r}")
 
 
 def _check_row(where: str, row: LimitRow) -> None:

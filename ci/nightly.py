@@ -17,7 +17,9 @@ from benchmarks.harness.lock import GpuLock
 from benchmarks.harness.records import Night, Record, new_id, utc_now
 from benchmarks.harness.store import Store, open_store
 
-from .config import Thresholds, load_nightly, load_thresholds
+from .compiling import compile_first
+from .config import Fork, Thresholds, load_nightly, load_thresholds
+from .counting import NIGHTLY_SET, count
 from .exits import BrokenEnvironmentError, CommandError, Exit, Interrupted, UsageError
 from .gpus import CPU, Gpu, choose_gpus, find_gpus, require_usable
 from .judging import judge
@@ -25,8 +27,10 @@ from .measuring import ROOT, Measuring
 from .night import Tonight, choose_base
 from .processes import interruptible
 from .session import STATE_FILE, Plan, State, load, make_seeds, save
+from .starting import FORK_SERVER
 
 COMMAND = (sys.executable, "-m", "benchmarks.run")
+COMPILE_COMMAND = (sys.executable, "-m", "benchmarks.compile_first")
 HISTORY = ROOT / "reports" / "history"
 WORST_FIRST = (Exit.BROKEN, Exit.INVALID, Exit.MISSING, Exit.REGRESSED, Exit.PASS)
 PAGE_CAP_S = 300
@@ -49,7 +53,12 @@ class Options:
     resume: bool = False
     wait_s: float = 0.0
     page: bool = True
+    fork: Fork = "no"
+    precompile: bool = False
+    counters: bool = False
     command: Sequence[str] = COMMAND
+    fork_server: Sequence[str] = FORK_SERVER
+    compile_command: Sequence[str] = COMPILE_COMMAND
 
 
 @dataclass(slots=True)
@@ -72,7 +81,7 @@ def run_nightly(options: Options, console: Console) -> Result:
     store = _open(options.store)
     with _own(options.out):
         state, gpus = _begin(options)
-        measuring = Measuring(state, options.out, store, config, options.command, console)
+        measuring = Measuring(state, options.out, store, config, options.command, options.fork_server, console)
         return _run(measuring, gpus, options, thresholds)
 
 
@@ -140,6 +149,7 @@ def _begin(options: Options) -> tuple[State, list[Gpu]]:
             commit=options.commit,
             gpus=[gpu.uuid for gpu in gpus],
             seeds=make_seeds(options.seed, options.processes),
+            fork=options.fork,
         )
         return State(plan, {}), gpus
     if old.is_complete:
@@ -161,6 +171,11 @@ def _measure(gpu: Gpu, measuring: Measuring, options: Options) -> None:
             except LockHeldError as error:
                 raise BrokenEnvironmentError(str(error), "wait for it: --wait SECONDS") from error
             require_usable(gpu)
+            if options.precompile:
+                compile_first(gpu, measuring, options.compile_command)
+            if options.counters and not measuring.state.records.get(gpu.uuid):
+                arguments = ["--set", NIGHTLY_SET, "--large"]
+                measuring.counted = count(gpu, options.out / "counters", arguments, measuring.console)
         measuring.measure(gpu)
 
 

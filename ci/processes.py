@@ -5,9 +5,10 @@ import os
 import signal
 import subprocess
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
@@ -17,6 +18,8 @@ from .exits import Interrupted
 
 GRACE_S = 5.0  # between asking a process group to end and ending it
 TAIL_LINES = 15  # kept to explain a failure
+POLL_S = 0.25  # between two looks at a running child
+Watch = Callable[[], str | None]  # why a running child must be ended now; None while all is well
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,17 +29,26 @@ class Ended:
     code: int
     timed_out: bool
     tail: tuple[str, ...]
+    hung: str | None = None  # what the watch said
 
     def describe(self, cap_s: float) -> str:
         """One line for people."""
         if self.timed_out:
             return f"ended after {cap_s:g} s, its time cap (ci/nightly.toml)"
+        if self.hung is not None:
+            return self.hung
         how = f"killed by {signal.Signals(-self.code).name}" if self.code < 0 else f"exit code {self.code}"
         return f"{how}; last line: {self.tail[-1]}" if self.tail else f"{how}, without a word"
 
 
 def run_child(
-    command: Sequence[str], *, env: Mapping[str, str], cwd: Path, cap_s: float, on_line: Callable[[str], None]
+    command: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    cwd: Path,
+    cap_s: float,
+    on_line: Callable[[str], None],
+    watch: Watch = lambda: None,
 ) -> Ended:
     """Run ``command`` to its end, its time cap, or an exception here; its whole process group is gone afterwards.
 
@@ -44,6 +56,7 @@ def run_child(
 
     Args:
         on_line: gets each line of stdout and stderr, without its end, on another thread.
+        watch: looked at while the child runs; its word ends the child.
     """
     child = subprocess.Popen(
         command,
@@ -68,17 +81,34 @@ def run_child(
 
     reader = threading.Thread(target=read, daemon=True)
     reader.start()
-    timed_out = False
+    limit = Limit(cap_s, watch)
     try:
-        child.wait(timeout=cap_s)
-    except subprocess.TimeoutExpired:
-        timed_out = True
+        while child.poll() is None and not limit.is_reached():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(timeout=POLL_S)
     finally:
         end_group(child)
         reader.join(timeout=GRACE_S)
         if child.stdout is not None and not reader.is_alive():
             child.stdout.close()
-    return Ended(child.returncode, timed_out, tuple(tail))
+    return Ended(child.returncode, limit.timed_out, tuple(tail), limit.hung)
+
+
+@dataclass(slots=True)
+class Limit:
+    """When a child that still runs must be ended: at its time cap, or when the watch says so."""
+
+    cap_s: float
+    watch: Watch
+    timed_out: bool = False
+    hung: str | None = None
+    _begun_s: float = field(default_factory=time.monotonic)
+
+    def is_reached(self) -> bool:
+        self.timed_out = time.monotonic() - self._begun_s >= self.cap_s
+        if not self.timed_out:
+            self.hung = self.watch()
+        return self.timed_out or self.hung is not None
 
 
 def end_group(child: "subprocess.Popen[str]") -> None:

@@ -41,9 +41,9 @@ class NightProgress:
     ) -> None:
         self._live.stop()
 
-    def process_started(self, seed: int) -> None:
+    def process_started(self, seed: int, how: str = "") -> None:
         self._started = time.monotonic()
-        self._say(f"process {self._done + 1} of {self._total} starts, seed {seed}")
+        self._say(f"process {self._done + 1} of {self._total} starts, seed {seed}{how}")
 
     def line(self, text: str) -> None:
         """One line of the running process."""

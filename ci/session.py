@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from .config import Fork
 from .exits import BrokenEnvironmentError, UsageError
 
 STATE_FILE = "night-state.json"
@@ -21,6 +22,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     commit: str | None
     gpus: list[str]  # UUIDs
     seeds: list[int]  # one per process and GPU
+    fork: Fork = "no"  # "mixed": every second process is forked
 
 
 class State(msgspec.Struct, forbid_unknown_fields=True):
@@ -33,6 +35,10 @@ class State(msgspec.Struct, forbid_unknown_fields=True):
     def missing(self, gpu: str) -> list[int]:
         """Seeds of the processes of this GPU without a record, in the order of the plan."""
         return [seed for seed in self.plan.seeds if seed not in self.records.get(gpu, {})]
+
+    def is_forked(self, seed: int) -> bool:
+        """Whether the process of this seed is to be forked, not started afresh."""
+        return self.plan.fork == "yes" or (self.plan.fork == "mixed" and self.plan.seeds.index(seed) % 2 == 1)
 
     @property
     def is_complete(self) -> bool:

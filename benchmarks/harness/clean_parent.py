@@ -4,12 +4,15 @@ import sys
 import threading
 from pathlib import Path
 
+SAFE_THREADS = ("jemalloc_bg_thd",)
+"""Names of allocators' threads (pyarrow brings one); an allocator handles a fork itself."""
+
 
 class NotCleanError(Exception):
     """Something is open or running here that forked children must not inherit."""
 
 
-def require_clean(folder: Path = Path("/proc/self")) -> None:
+def require_clean(proc: Path = Path("/proc/self")) -> None:
     """Whatever a forked child would inherit half: CUDA, NVML, other threads.
 
     Raises:
@@ -18,32 +21,43 @@ def require_clean(folder: Path = Path("/proc/self")) -> None:
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         raise NotCleanError("CUDA is initialised in the parent; a forked child could not use it")
-    devices = sorted({target for target in _open_files(folder / "fd") if target.startswith("/dev/nvidia")})
+    devices = sorted({target for target in _open_files(proc / "fd") if target.startswith("/dev/nvidia")})
     if devices:
         # The driver opens these on cuInit and on nvmlInit, whoever calls them.
         raise NotCleanError(f"the parent has opened {', '.join(devices)}: CUDA or NVML is initialised in it")
     if threading.active_count() > 1:
         names = ", ".join(sorted(thread.name for thread in threading.enumerate()))
         raise NotCleanError(f"the parent runs threads ({names}); a forked child would inherit their locks, not them")
+    others = [name for name in native_threads(proc) if not name.startswith(SAFE_THREADS)]
+    if len(others) > 1:
+        raise NotCleanError(
+            f"libraries run threads in the parent ({', '.join(others)}): a child would have none of them"
+        )
 
 
-def num_native_threads(folder: Path = Path("/proc/self/task")) -> int | None:
-    """Threads of this process as the system counts them, Python's and libraries'; None where it does not say."""
-    try:
-        return len(list(folder.iterdir()))
-    except OSError:
-        return None
+def native_threads(proc: Path = Path("/proc/self")) -> list[str]:
+    """Names of this process's threads as the system counts them, libraries' too; empty where it does not say."""
+    names = []
+    for comm in _entries(proc / "task"):
+        try:
+            names.append((comm / "comm").read_text().strip())
+        except OSError:  # ended meanwhile
+            continue
+    return sorted(names)
 
 
 def _open_files(folder: Path) -> list[str]:
-    found: list[str] = []
-    try:
-        entries = list(folder.iterdir())
-    except OSError:
-        return found
-    for entry in entries:
+    found = []
+    for entry in _entries(folder):
         try:
             found.append(str(entry.readlink()))
         except OSError:  # closed meanwhile, such as the listing's own
             continue
     return found
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError:
+        return []

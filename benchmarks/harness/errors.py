@@ -15,6 +15,9 @@ HarnessError
     └── BranchError             git could not check out, commit or push the store's branch
 """
 
+CONTEXT_LOST_EXIT = 75
+"""Exit code (EX_TEMPFAIL) of a measuring process that ended with ContextLostError."""
+
 
 class HarnessError(Exception):
     """Anything the harness raises on purpose."""

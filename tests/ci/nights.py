@@ -118,6 +118,7 @@ class FakeNight:
             seed=1,
             page=False,
             command=(sys.executable, "-S", str(fake), str(self.folder)),
+            fork_server=(sys.executable, "-S", str(fake.with_name("fake_fork_server.py")), str(fake), str(self.folder)),
         )
 
     def run(self, **changes: object) -> Result:

@@ -1,0 +1,156 @@
+"""``python -m benchmarks.compile_first``: compile what a set launches, in parallel, into Triton's cache on disk.
+
+Workers are forked from this process, which imports once and touches no GPU. Each builds its cases small (few layers,
+one buffer set) and calls every op once: kernels are specialised on sizes that stay as they are, so that the measuring
+processes find them compiled, and say in their records how many they did not. Nothing here is measured or kept.
+"""
+
+import os
+import sys
+import zlib
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Annotated
+
+import torch
+import typer
+
+from .cases import BenchCase, NothingSelectedError, UnknownNameError, select
+from .checks import first_line
+from .harness.clean_parent import NotCleanError, require_clean
+from .harness.compilations import CompilationCounter
+from .harness.parent import PARENT_VARIABLE, end_with_parent
+from .providers import PROVIDERS
+
+PASS, USAGE, MISSING, INVALID, BROKEN = 0, 2, 3, 4, 5  # as in ci/exits.py
+
+MAX_WORKERS = 8
+"""Each has a CUDA context (0.5 GiB) and the memory of one small case."""
+
+MIN_LAYERS = 3
+"""Every second layer's gates start at an address that is no multiple of 16 for odd numbers of heads: more than one."""
+
+STREAM_BYTES = 2**20
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+
+
+@app.command(epilog="Example: python -m benchmarks.compile_first --set nightly --workers 8")
+def run(
+    case_set: Annotated[str, typer.Option("--set", help="Set of cases, as for benchmarks.run.")],
+    case: Annotated[str, typer.Option(help="Glob over case names.")] = "*",
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes; by default half the cores, at most 8.")] = None,
+) -> None:
+    """Compile what the cases launch, into Triton's cache. Exit codes: 0 done; 4 in part; 2, 3, 5 as benchmarks.run."""
+    end_with_parent()
+    try:
+        cases = select(case_set, case)
+        require_clean()
+    except (UnknownNameError, NothingSelectedError, NotCleanError) as error:
+        typer.echo(str(error), err=True)
+        codes = {UnknownNameError: USAGE, NothingSelectedError: MISSING}
+        raise typer.Exit(codes.get(type(error), BROKEN)) from None
+    shares = share_out(cases, workers or default_workers())
+    parent = os.getpid()
+    children = [_fork(partial(_work, parent, number, share)) for number, share in enumerate(shares)]
+    codes_seen = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+    num_failed = sum(code != 0 for code in codes_seen)
+    typer.echo(f"{len(shares)} workers, {num_failed} of them incomplete (exit codes {codes_seen})")
+    raise typer.Exit(INVALID if num_failed else PASS)
+
+
+def default_workers() -> int:
+    """Half of the cores this process may use, at most ``MAX_WORKERS``."""
+    return max(1, min(MAX_WORKERS, len(os.sched_getaffinity(0)) // 2))
+
+
+def share_out(cases: Sequence[BenchCase], num_workers: int) -> list[list[BenchCase]]:
+    """Cases that share kernels to one worker, the largest families first to the worker with least; none is empty.
+
+    Kernels differ by heads, window and state dtype; within such a family by batch, which chooses the launch row.
+    """
+    families: dict[tuple[int, int, str], list[BenchCase]] = {}
+    for case in cases:
+        key = (case.shape.num_heads, case.shape.spec_query_len, case.state_dtype)
+        families.setdefault(key, []).append(case)
+    shares: list[list[BenchCase]] = [[] for _ in range(min(num_workers, len(families)))]
+    for family in sorted(families.values(), key=len, reverse=True):
+        min(shares, key=len).extend(family)
+    return shares
+
+
+def small(case: BenchCase) -> BenchCase:
+    """The case with few layers, as many as leave kernels specialised as they are: 1 and multiples of 16 are special."""
+    num_layers = case.num_layers
+    if num_layers > MIN_LAYERS:
+        num_layers = 16 if num_layers % 16 == 0 else MIN_LAYERS
+    return replace(case, num_layers=num_layers)
+
+
+def _fork(work: Callable[[], int]) -> int:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pid = os.fork()
+    if pid:
+        return pid
+    code = BROKEN
+    try:
+        code = work()
+    except Exception as error:
+        typer.echo(f"{type(error).__name__}: {first_line(error)}", err=True)
+    finally:
+        with suppress(OSError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+
+
+def _work(parent: int, number: int, cases: Sequence[BenchCase]) -> int:
+    os.environ[PARENT_VARIABLE] = str(parent)
+    end_with_parent()
+    device = torch.device("cuda", torch.cuda.current_device())
+    code = PASS
+    with CompilationCounter() as counter:
+        steps = [(case.name, partial(launch_all, small(case), device)) for case in cases]
+        if number == 0:
+            steps.insert(0, ("control streams", partial(_launch_streams, device)))
+        for name, launch in steps:
+            try:
+                launch()
+            except Exception as error:
+                # The measuring process will meet it too, and says so in its record.
+                code = INVALID
+                typer.echo(f"{name}: not compiled ahead: {type(error).__name__}: {first_line(error)}", err=True)
+            torch.cuda.empty_cache()
+    summary = counter.summary()
+    if summary is not None:
+        typer.echo(
+            f"worker {number}: {summary.num_compiled} kernels compiled in {summary.compile_s:.1f} s, "
+            f"{summary.num_cached} were in the cache; {len(cases)} cases"
+        )
+    return code
+
+
+def launch_all(case: BenchCase, device: torch.device) -> None:
+    """Call every op of every provider once, on one buffer set."""
+    for provider in PROVIDERS:
+        prepared = provider.prepare(case, device, zlib.crc32(case.name.encode()), 0)
+        for series in prepared.series():
+            series.calls[0]()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+
+def _launch_streams(device: torch.device) -> None:
+    from .harness.control import matched_stream, measure_controls
+    from .harness.stopping import Sampling
+
+    sampling = Sampling(min_samples=6, max_samples=6, warmup_s=0.0, max_s=0.1)
+    measure_controls(device, num_bytes=STREAM_BYTES, sampling=sampling)
+    matched_stream(STREAM_BYTES, STREAM_BYTES, device=device, sampling=sampling)
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,56 @@
+"""Notices a measuring process that finishes no case any more, and notes in its journal what ended it."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.journal import Blamed, Died, append, read_journal
+
+
+@dataclass(slots=True)
+class JournalWatch:
+    """Called again and again: says so when the journal has not grown for ``cap_s``.
+
+    Every case begun and every case finished is a line, so a journal that does not grow is a case that hangs (or a
+    start that does: imports and control streams have the same time).
+    """
+
+    path: Path
+    cap_s: float
+    clock: Callable[[], float] = time.monotonic
+    _size: int | None = None
+    _grown_s: float = 0.0
+
+    def __call__(self) -> str | None:
+        now_s, size = self.clock(), _size(self.path)
+        if size != self._size:
+            self._size, self._grown_s = size, now_s
+        if now_s - self._grown_s < self.cap_s:
+            return None
+        return f"hung: no case finished for {self.cap_s:g} s (case_cap_s, ci/nightly.toml)"
+
+
+def note_crash(path: Path, how: str) -> str | None:
+    """Write into the journal how its process ended; returns the part that is to blame, None when none was begun.
+
+    Raises:
+        JournalBusyError: that process still lives.
+    """
+    part = read_journal(path).open_part
+    if path.exists():
+        append(path, [Died(how), *([] if part is None else [Blamed(part, how)])])
+    return part
+
+
+def note_cancelled(path: Path, how: str) -> None:
+    """Write into the journal that people ended the process: its open part is measured anew."""
+    if path.exists():
+        append(path, [Died(how, cancelled=True)])
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return -1
