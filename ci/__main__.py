@@ -14,6 +14,7 @@ except ImportError as missing:
     print(f"error: {missing}\nnext: make setup", file=sys.stderr)
     sys.exit(int(Exit.BROKEN))
 
+from .history.cli import app as history
 from .shell import JsonFlag, errors, print_json
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ app = typer.Typer(
     help="Run, judge and explain measurements. Exit codes: 0 pass, 1 regressed, 2 usage, 3 missing data, 4 invalid "
     "measurement, 5 broken environment, 130 interrupted with everything measured kept.",
 )
+
+app.add_typer(history, name="history")
 
 
 @app.callback()

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
-import pyarrow.parquet as pq
 from rich.console import Console
 
 from benchmarks.harness.errors import AlreadyStoredError, BranchError, StoreError
 from benchmarks.harness.records import decode_record, samples_path
+from benchmarks.harness.samples import read_samples
 from benchmarks.harness.store import Store
 from benchmarks.journal import journal_path
 
@@ -120,7 +120,7 @@ class Measuring:
         """Move a record into the store; returns a line for people."""
         try:
             record = decode_record(path.read_bytes())
-            samples = pq.read_table(samples_path(path), page_checksum_verification=True)
+            samples = read_samples(samples_path(path))
         except (OSError, ValueError, msgspec.MsgspecError, pa.ArrowException) as error:
             return self._set_aside(path, f"{type(error).__name__}: {error}")
         if gpu.uuid != CPU and record.environment.gpu_model == CPU:

@@ -25,6 +25,7 @@ class Series(NamedTuple):
 VERIFY = Series("device_us", "verify", "recoverssm", "graph-cold")
 FULL_VERIFY = Series("device_us", "verify", "full_state", "graph-cold")
 COMMIT = Series("device_us", "commit", "recoverssm", "graph-cold")
+COMMIT_HOST = Series("host_us", "commit", "recoverssm", "host-dispatch")
 COMMIT_PLAN = Series("device_us", "commit_plan", "recoverssm", "graph-cold")
 COMMIT_STATE = Series("device_us", "commit_state", "recoverssm", "graph-cold")
 CONV = Series("device_us", "conv", "recoverssm", "graph-cold")
@@ -35,6 +36,23 @@ FULL_CACHE = Series("cache_bytes", "state", "full_state", "exact")
 SAVED_BYTES = Series("memory_saved_bytes", "state", "recoverssm", "exact")
 SAVED_PCT = Series("memory_saved_pct", "state", "recoverssm", "exact")
 CAPACITY_GAIN = Series("capacity_gain_pct", "capacity", "recoverssm", "exact")
+
+
+class Derived(NamedTuple):
+    """A headline metric that no record holds: ``series`` itself, or with ``base`` how far it lies above that."""
+
+    metric: str
+    unit: str
+    series: Series
+    base: Series | None = None
+
+
+DERIVED = (
+    Derived("verify_overhead", "ratio", VERIFY, FULL_VERIFY),
+    Derived("step_overhead", "ratio", STEP, FULL_STEP),
+    Derived("commit_latency_us", "us", COMMIT),
+    Derived("commit_host_us", "us", COMMIT_HOST),
+)
 
 # From worst to best. The first three fail a night; the next two say that we do not know.
 VERDICT_ORDER = ("regressed", "invalid", "missing", "inconclusive", "blind", "new", "unchanged", "improved")
@@ -123,7 +141,7 @@ class Processes:
         values = []
         for top, bottom in zip(self.measurements(numerator, case), self.measurements(denominator, case), strict=True):
             if (above := _valid(top)) is not None and (below := _valid(bottom)):
-                values.append(100 * (above / below - 1))
+                values.append(100 * overhead(above, below))
         if values:
             return Figure(tuple(values))
         for series in (numerator, denominator):
@@ -210,6 +228,11 @@ def shown_night(nights: Sequence[Night]) -> Night | None:
     broad = [night for night in ordered if night.case_set in NIGHT_SETS]
     candidates = broad or ordered
     return candidates[-1] if candidates else None
+
+
+def overhead(value: float, base: float) -> float:
+    """How far a value lies above its base, as a share of the base: -0.25 is a quarter less."""
+    return value / base - 1
 
 
 def _valid(item: Measurement | None) -> float | None:

@@ -3,7 +3,8 @@
 A *record* is one run of ``python -m benchmarks.run``: what was measured, on what, and how. Every sample lies in a
 Parquet file of the same name. A *night* names the records of one ``ci nightly`` and holds its verdicts.
 Units are fixed by the metric's name (``device_us``, ``cache_bytes``); readers convert only when printing.
-Schema history: 1 (2026-11-29) first.
+Schema history: 1 (2026-11-29) first. Fields with a default may be added without a new version; anything else needs
+one, and a step in ``migrations.py``.
 """
 
 import math
@@ -13,6 +14,8 @@ from secrets import token_hex
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import msgspec
+
+from .migrations import Kind, upgrade
 
 SCHEMA_VERSION = 1
 
@@ -293,31 +296,39 @@ def encode(obj: Record | Night) -> bytes:
     return msgspec.json.format(msgspec.json.encode(obj), indent=1) + b"\n"
 
 
-class SchemaVersionError(ValueError):
-    """The file was written by a program with another schema."""
-
-
 def decode_record(data: bytes) -> Record:
-    """Raises SchemaVersionError, msgspec.ValidationError or msgspec.DecodeError, the latter two naming the place."""
-    return _decode(data, Record)
+    """Of any schema version. Raises as ``_decode``."""
+    return _decode(data, "record", Record)
 
 
 def decode_night(data: bytes) -> Night:
-    """Raises as ``decode_record``."""
-    return _decode(data, Night)
+    """Of any schema version. Raises as ``_decode``."""
+    return _decode(data, "night", Night)
 
 
-class _Versioned(msgspec.Struct):
+class _Versioned(msgspec.Struct, frozen=True):
     schema_version: int | None = None
 
 
-def _decode(data: bytes, kind: type[T]) -> T:
-    # The version first: what else is wrong with a file of another schema follows from that.
-    version = msgspec.json.decode(data, type=_Versioned).schema_version
-    if version != SCHEMA_VERSION:
-        found = "no schema_version" if version is None else f"schema_version {version}"
-        raise SchemaVersionError(f"expected schema_version {SCHEMA_VERSION}, got {found}: read it with its own release")
-    return msgspec.json.decode(data, type=kind)
+def schema_version(data: bytes) -> int | None:
+    """Of a record or night, whatever else it holds. Raises msgspec.ValidationError or msgspec.DecodeError."""
+    return msgspec.json.decode(data, type=_Versioned).schema_version
+
+
+def _decode(data: bytes, kind: Kind, expected: type[T]) -> T:
+    """An object of the newest schema version.
+
+    Raises:
+        msgspec.ValidationError, msgspec.DecodeError: both name the place.
+        NewerSchemaError, SchemaVersionError: no step leads from its version to ours.
+    """
+    try:
+        if schema_version(data) == SCHEMA_VERSION:
+            return msgspec.json.decode(data, type=expected)
+        older = msgspec.json.decode(data, type=dict[str, Any])
+        return msgspec.convert(upgrade(kind, older, newest=SCHEMA_VERSION), expected)
+    except RecursionError as error:
+        raise msgspec.DecodeError("JSON is nested too deeply") from error
 
 
 def json_schema() -> dict[str, Any]:

@@ -3,9 +3,11 @@
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Self
+from pathlib import Path
+from typing import IO, Any, Self
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from .gpu_monitor import Reading
 from .measure import Samples
@@ -37,13 +39,9 @@ SCHEMA = pa.schema(
     ]
 )
 
-FIRST_SCHEMA = pa.schema([field for field in SCHEMA if field.name not in {"block_sm_mhz", "accepted"}])
-"""Of harness version 1, which accepted every sample."""
-
-
-def is_known(schema: pa.Schema) -> bool:
-    """Whether a table has the columns of this version or of an earlier one."""
-    return any(schema.equals(known) for known in (SCHEMA, FIRST_SCHEMA))
+ADDED_LATER = {"accepted": True}
+"""Columns that older files lack and that may not be empty: what they stand for there. Harness version 1 accepted every
+sample."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,3 +116,45 @@ def nearest_reading(readings: Sequence[Reading], at_s: float) -> Reading | None:
     after = bisect_left(readings, at_s, key=lambda reading: reading.at_s)
     around = readings[max(after - 1, 0) : after + 1]
     return min(around, key=lambda reading: abs(reading.at_s - at_s), default=None)
+
+
+def is_known(schema: pa.Schema) -> bool:
+    """Whether a table has the columns of this version or of an earlier one."""
+    return schema_problem(schema) is None
+
+
+def schema_problem(schema: pa.Schema) -> str | None:
+    """Why a table of this schema holds no samples of ours, or None.
+
+    Columns that may be empty, and those of ``ADDED_LATER``, may be missing: they were added after the file was written.
+    """
+    unknown = [name for name in schema.names if name not in SCHEMA.names]
+    if unknown:
+        return f"unexpected columns {unknown}"
+    for field in SCHEMA:
+        if field.name not in schema.names:
+            if not field.nullable and field.name not in ADDED_LATER:
+                return f"column {field.name} is missing"
+            continue
+        if len(schema.get_all_field_indices(field.name)) > 1:
+            return f"column {field.name} is there twice"
+        if schema.field(field.name).type != field.type:
+            return f"column {field.name}: expected {field.type}, got {schema.field(field.name).type}"
+    return None
+
+
+def read_samples(source: Path | IO[bytes]) -> pa.Table:
+    """Every page verified, in the columns of ``SCHEMA``. Raises ValueError, OSError or pa.ArrowException."""
+    table = pq.read_table(source, page_checksum_verification=True)
+    problem = schema_problem(table.schema)
+    if problem:
+        raise ValueError(problem)
+    for field in SCHEMA:
+        if field.name not in table.schema.names:
+            absent = pa.repeat(pa.scalar(ADDED_LATER.get(field.name), field.type), table.num_rows)
+            table = table.append_column(field, absent)
+    table = table.select(SCHEMA.names)
+    empty = [field.name for field in SCHEMA if not field.nullable and table.column(field.name).null_count]
+    if empty:
+        raise ValueError(f"columns {empty} hold nothing in some rows")
+    return pa.Table.from_arrays(table.columns, schema=SCHEMA)

@@ -8,7 +8,7 @@ import errno
 import io
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -20,8 +20,9 @@ import pyarrow.parquet as pq
 from filelock import FileLock, Timeout
 
 from .errors import AlreadyStoredError, CorruptRecordError, StoreError, StoreFullError
+from .migrations import NewerSchemaError
 from .records import Environment, Night, Record, decode_night, decode_record, encode, samples_path
-from .samples import FIRST_SCHEMA, SCHEMA, is_known
+from .samples import SCHEMA, read_samples, schema_problem
 
 T = TypeVar("T", Record, Night)
 
@@ -65,7 +66,7 @@ class Store:
             ValueError: a number is not finite, or the table has other columns than ``samples.SCHEMA``.
             AlreadyStoredError, StoreFullError, StoreError: nothing was written.
         """
-        if not is_known(samples.schema):
+        if not samples.schema.equals(SCHEMA):
             raise ValueError(f"samples: expected the columns\n{SCHEMA}\ngot\n{samples.schema}")
         path = self._record_path(record.environment.gpu_model, record.id)
         buffer = io.BytesIO()
@@ -94,6 +95,33 @@ class Store:
 
     def publish(self) -> None:
         """Hand what was added to whoever shares this store; a folder has nothing to do."""
+
+    def rewrite(self, contents: Iterable[tuple[Path, bytes]], what: str) -> None:
+        """Give files the same content in another form, each whole at any moment. For migrations alone.
+
+        Raises:
+            StoreError: opened for reading only, or another writer holds the store for too long.
+        """
+        self._require_writable()
+        with self._locked():
+            written = []
+            for path, data in contents:
+                temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+                _write_through(temporary, data)
+                written.append(temporary.replace(path))
+            for folder in {path.parent for path in written}:
+                _sync_folder(folder)
+            self._added(written, what)
+
+    def remove(self, paths: Sequence[Path], what: str) -> None:
+        """Take files away, in this order. For pruning alone. Raises as ``rewrite``."""
+        self._require_writable()
+        with self._locked():
+            for path in paths:
+                path.unlink(missing_ok=True)
+            for folder in {path.parent for path in paths}:
+                _sync_folder(folder)
+            self._added(list(paths), what)
 
     def records(self, ids: Iterable[str] | None = None) -> list[Record]:
         """Readable records in order of time, all or those named; unreadable ones go to ``quarantined``.
@@ -138,7 +166,7 @@ class Store:
         """Every sample of a record. Raises CorruptRecordError, naming the file, when it cannot be read whole."""
         path = samples_path(self._record_path(record.environment.gpu_model, record.id))
         try:
-            return _read_samples(path)
+            return read_samples(path)
         except (OSError, ValueError, pa.ArrowException) as error:
             raise CorruptRecordError(f"{path}: {error}") from error
 
@@ -163,7 +191,10 @@ class Store:
             if check is not None:
                 check()
         except (OSError, ValueError, msgspec.MsgspecError, pa.ArrowException) as error:
-            self._set_aside(path, f"{type(error).__name__}: {error}")
+            if _is_newer(error):
+                self._note([path], f"left in place, for a newer version of this program wrote it: {error}")
+            else:
+                self._set_aside(path, f"{type(error).__name__}: {error}")
             return None
         return obj
 
@@ -233,13 +264,16 @@ class Store:
         finally:
             self._lock.release()
 
+    def _require_writable(self) -> None:
+        if not self.writable:
+            raise StoreError(f"{self.folder}: opened for reading only; nothing was written")
+
     def _write(self, contents: dict[Path, bytes]) -> None:
         """All files, each by a temporary file in its own folder, fsync and rename; or none of them.
 
         What is written exists once its last file does; files without it were left by a killed writer: replaced.
         """
-        if not self.writable:
-            raise StoreError(f"{self.folder}: opened for reading only; nothing was written")
+        self._require_writable()
         placed: list[Path] = []
         temporary = {path: path.with_name(f".{path.name}.{os.getpid()}.tmp") for path in contents}
         try:
@@ -248,7 +282,7 @@ class Store:
                 if last.exists():
                     raise AlreadyStoredError(f"{last}: exists; a store is append-only, so nothing was written")
                 for path, data in contents.items():
-                    path.parent.mkdir(parents=True, exist_ok=True)
+                    _make_folder(path.parent)
                     _write_through(temporary[path], data)
                 for path in contents:
                     temporary[path].rename(path)
@@ -275,16 +309,16 @@ def _is_interrupted(path: Path) -> bool:
 def _check_samples(record_path: Path, *, thorough: bool) -> None:
     path = samples_path(record_path)
     if thorough:
-        _read_samples(path)
-    elif not is_known(pq.read_schema(path)):
-        raise ValueError(f"{path.name}: other columns than expected")
+        read_samples(path)
+    elif problem := schema_problem(pq.read_schema(path)):
+        raise ValueError(f"{path.name}: {problem}")
 
 
-def _read_samples(path: Path) -> pa.Table:
-    table = pq.read_table(path, page_checksum_verification=True)
-    if table.schema.names not in (SCHEMA.names, FIRST_SCHEMA.names):
-        raise ValueError(f"{path.name}: expected the columns {SCHEMA.names}, got {table.schema.names}")
-    return table
+def _is_newer(error: Exception) -> bool:
+    """Whether a program newer than this one wrote the file, as others who share a store may have."""
+    return isinstance(error, NewerSchemaError) or (
+        isinstance(error, msgspec.ValidationError) and "unknown field" in str(error)
+    )
 
 
 def _write_through(path: Path, data: bytes) -> None:
@@ -292,6 +326,13 @@ def _write_through(path: Path, data: bytes) -> None:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
+
+
+def _make_folder(folder: Path) -> None:
+    new = [place for place in (folder, *folder.parents) if not place.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for place in new:
+        _sync_folder(place.parent)  # else a loss of power takes the folder with all that was synced inside
 
 
 def _sync_folder(folder: Path) -> None:

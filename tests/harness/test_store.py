@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import msgspec
+import pyarrow.parquet as pq
 import pytest
 
 from benchmarks.harness import store as store_module
@@ -138,14 +139,24 @@ def test_files_left_by_a_killed_writer_are_named_and_set_aside(store: Store):
         lambda data: data[: len(data) // 2],
         lambda _: b"",
         lambda data: data.replace(b'"schema_version": 1', b'"schema_version": "one"'),
-        lambda data: data.replace(b'"schema_version": 1', b'"schema_version": 2'),
+        lambda data: data.replace(b'"schema_version": 1', b'"schema_version": 0'),
         lambda data: data.replace(b'"schema_version": 1,', b""),
         lambda data: data.replace(b"2026-11-29T14:00:00Z", b"yesterday"),
         lambda data: data.replace(b"61.5", b"NaN"),
         lambda data: data.replace(b"61.5", b"1e999"),
         lambda data: data.replace(b"20261129T140001Z-abc-000001", b"20261129T140001Z-abc-000002"),
     ],
-    ids=["truncated", "empty", "wrong type", "other schema", "no schema", "no time", "nan", "infinite", "other id"],
+    ids=[
+        "truncated",
+        "empty",
+        "wrong type",
+        "schema without a step",
+        "no schema",
+        "no time",
+        "nan",
+        "infinite",
+        "other id",
+    ],
 )
 def test_corrupt_record_is_named_and_set_aside_and_the_rest_used(store: Store, damage):
     paths = add_three(store)
@@ -163,12 +174,51 @@ def test_corrupt_record_is_named_and_set_aside_and_the_rest_used(store: Store, d
     assert not paths[1].exists()
 
 
-def test_file_of_another_schema_says_so(store: Store):
+@pytest.mark.parametrize(
+    ("newer", "said"),
+    [
+        (b'"schema_version": 2, "new_field": 0', "schema_version: 2, this program reads up to 1"),
+        (b'"schema_version": 1, "new_field": 0', "unknown field `new_field`"),
+    ],
+)
+def test_file_that_a_newer_program_wrote_is_named_and_left_where_it_is(store: Store, newer: bytes, said: str):
     path = store.add_record(make_record(), make_table())
-    path.write_bytes(path.read_bytes().replace(b'"schema_version": 1', b'"schema_version": 2, "new_field": 0'))
+    path.write_bytes(path.read_bytes().replace(b'"schema_version": 1', newer))
 
     assert store.records() == []
-    assert "expected schema_version 1, got schema_version 2" in store.quarantined[0]
+    assert said in store.quarantined[0]
+    assert "newer version of this program wrote it" in store.quarantined[0]
+    assert path.exists()
+    assert not (store.folder / "quarantine").exists()
+
+
+def test_samples_without_a_column_that_was_added_later_are_read_with_nothing_in_it(store: Store):
+    record = make_record()
+    path = store.add_record(record, make_table())
+    pq.write_table(make_table().drop_columns(["power_w"]), path.with_suffix(".parquet"))
+
+    assert store.records() == store.records([record.id]) == [record]
+    assert store.samples(record).schema == make_table().schema
+    assert set(store.samples(record).column("power_w").to_pylist()) == {None}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda table: table.drop_columns(["value"]),
+        lambda table: table.append_column("extra", table.column("value")),
+        lambda table: table.append_column("value", table.column("value")),
+        lambda table: table.set_column(7, "value", table.column("value").cast("float32")),
+    ],
+    ids=["missing", "unknown", "twice", "other type"],
+)
+def test_samples_in_other_columns_are_refused(store: Store, change):
+    record = make_record()
+    path = store.add_record(record, make_table())
+    pq.write_table(change(make_table()), path.with_suffix(".parquet"))
+
+    with pytest.raises(CorruptRecordError, match="column"):
+        store.samples(record)
 
 
 def test_record_whose_writer_was_killed_before_its_json_can_be_added_again(store: Store):

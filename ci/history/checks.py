@@ -1,0 +1,108 @@
+"""What must hold inside a record, between it and its samples, and between a night and its records. Reads no files."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from benchmarks.harness.records import Measurement, Night, Record
+
+KEY = ("metric", "op", "provider", "case", "contract")
+CLOSE = 1e-9  # of two computations of one median
+SHOWN = 3
+
+
+def record_problems(record: Record, samples: pa.Table) -> list[str]:
+    """Series that a record holds twice, and samples that do not belong to its values."""
+    twice = [key for key, count in Counter(item.key for item in record.measurements).items() if count > 1]
+    problems = [f"the series {_text(key)} is there twice" for key in twice[:SHOWN]]
+    names = {case.name for case in record.cases}
+    unknown = sorted({item.case for item in record.measurements} - names) if names else []
+    problems += [f"measurements of {case}, which is none of its cases" for case in unknown[:SHOWN]]
+    return problems + _samples_problems(record, samples)
+
+
+def night_problems(night: Night, records: Mapping[str, Record]) -> list[str]:
+    """Records that are not there, and values that are not those of the night's records.
+
+    Args:
+        records: all that can be read, by id.
+    """
+    absent = [record_id for record_id in night.records if record_id not in records]
+    problems = [f"record {record_id} is not in the store, or cannot be read" for record_id in absent]
+    if len(set(night.records)) < len(night.records):
+        problems.append("it names a record twice")
+    found = [records[record_id] for record_id in night.records if record_id in records]
+    strange = [record.id for record in found if record.environment.gpu_model != night.gpu_model]
+    problems += [f"record {record_id} is of another GPU model" for record_id in strange]
+    if not problems:
+        problems += _value_problems(night, found)
+    return problems
+
+
+def _samples_problems(record: Record, samples: pa.Table) -> list[str]:
+    found = _by_series(samples)
+    problems = [
+        f"{_text(item.key)}: {problem}"
+        for item in record.measurements
+        if (problem := _series_problem(item, found.pop(item.key, None)))
+    ]
+    problems += [f"samples of {_text(key)}, which the record does not hold" for key in found]
+    return problems[:SHOWN] + ([f"and {len(problems) - SHOWN} more of its series"] if len(problems) > SHOWN else [])
+
+
+def _series_problem(item: Measurement, found: "_Taken | None") -> str | None:
+    kept, dropped = found or _Taken()
+    if (len(kept), len(dropped)) != (item.n_samples, item.n_dropped):
+        expected, got = (
+            f"{n} samples and {d} dropped ones"
+            for n, d in ((item.n_samples, item.n_dropped), (len(kept), len(dropped)))
+        )
+        return f"{expected} according to the record, {got} in the table"
+    if not kept or item.value is None:
+        return None
+    median = float(np.median(kept))
+    if not math.isclose(median, item.value, rel_tol=CLOSE):
+        return f"value {item.value}, but the median of its samples is {median}"
+    return None
+
+
+class _Taken(NamedTuple):
+    """Samples of one series: those that count and those that do not."""
+
+    kept: Sequence[float] = ()
+    dropped: Sequence[float] = ()
+
+
+def _by_series(samples: pa.Table) -> dict[tuple[str, ...], _Taken]:
+    grouped: dict[tuple[str, ...], tuple[list[float], list[float]]] = {}
+    columns = [samples.column(name).to_pylist() for name in (*KEY, "value", "accepted")]
+    for *key, value, accepted in zip(*columns, strict=True):
+        grouped.setdefault(tuple(key), ([], []))[0 if accepted else 1].append(value)
+    return {key: _Taken(*taken) for key, taken in grouped.items()}
+
+
+def _value_problems(night: Night, records: Sequence[Record]) -> list[str]:
+    values: dict[tuple[str, ...], list[float]] = {}
+    for record in records:
+        for item in record.measurements:
+            if item.status == "ok" and item.value is not None:
+                values.setdefault(item.key, []).append(item.value)
+    problems = []
+    for verdict in night.verdicts:
+        if verdict.value is None:
+            continue
+        own = values.get(verdict.key, [])
+        if not own:
+            problems.append(f"{_text(verdict.key)}: a value of {verdict.value} that no record holds")
+        elif not math.isclose(float(np.median(own)), verdict.value, rel_tol=CLOSE):
+            median = float(np.median(own))
+            problems.append(f"{_text(verdict.key)}: value {verdict.value}, but its records' median is {median}")
+    return problems[:SHOWN] + ([f"and {len(problems) - SHOWN} more of its series"] if len(problems) > SHOWN else [])
+
+
+def _text(key: Sequence[str]) -> str:
+    return " / ".join(key)

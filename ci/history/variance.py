@@ -1,0 +1,274 @@
+"""Variance components of every series of a store, and the share of series that are as quiet as they should be."""
+
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from benchmarks.harness.records import Night, Record
+from benchmarks.harness.stats.variance import Components, Process, components, pooled_sd_pct
+from ci.exits import MissingDataError, UsageError
+from reports.sources import History, read_stores
+
+from .query import connect, run
+
+MARKS = ("<!-- variance:start -->", "<!-- variance:end -->")
+# What a quiet card gives (docs/measuring.md): name, batch sizes, limit of the spread between processes, wanted share.
+LARGE_BATCH = 32
+SMALL_BATCHES = (1, 8)
+TARGETS = (("B >= 32", 0.5, 80.0), ("B = 1 and 8", 1.0, 80.0))
+
+_SUMS = """
+select filename, metric, op, provider, "case", contract,
+       count(*), avg(value), coalesce(var_samp(value), 0), median(value)
+from read_parquet($files, filename = true, union_by_name = true)
+where accepted is not false
+group by all
+order by all
+"""
+SeriesKey = tuple[str, str, str, str, str]  # metric, op, provider, case, contract
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """One series on one GPU model. Percent of the mean; None where the data cannot tell."""
+
+    gpu: str
+    metric: str
+    op: str
+    provider: str
+    case: str
+    contract: str
+    num_requests: int
+    num_occasions: int
+    num_processes: int
+    num_samples: int
+    within_pct: float | None
+    between_processes_pct: float | None
+    between_occasions_pct: float | None
+    process_sd_pct: float | None  # of the process medians, pooled over occasions: what the limits are about
+    clipped: tuple[str, ...]  # components whose estimate was negative
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """How many device-time series keep a limit of ``process_sd_pct``."""
+
+    batches: str
+    limit_pct: float
+    wanted_pct: float
+    num_series: int
+    num_within: int
+
+    @property
+    def share_pct(self) -> float | None:
+        return 100 * self.num_within / self.num_series if self.num_series else None
+
+    @property
+    def kept(self) -> bool | None:
+        return None if self.share_pct is None else self.share_pct >= self.wanted_pct
+
+
+@dataclass(slots=True)
+class Table:
+    spreads: list[Spread] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def shares(self, gpu: str) -> list[Share]:
+        """Of the device times of one GPU model."""
+        own = [s for s in self.spreads if s.gpu == gpu and s.metric == "device_us" and s.process_sd_pct is not None]
+        groups = (
+            [s for s in own if s.num_requests >= LARGE_BATCH],
+            [s for s in own if s.num_requests in SMALL_BATCHES],
+        )
+        return [
+            Share(name, limit, wanted, len(group), sum((s.process_sd_pct or 0.0) <= limit for s in group))
+            for (name, limit, wanted), group in zip(TARGETS, groups, strict=True)
+        ]
+
+
+@dataclass(slots=True)
+class _Occasion:
+    night: Night
+    records: list[Record]
+
+
+def variance(
+    stores: Sequence[str],
+    *,
+    gpu_model: str = "*",
+    case: str = "*",
+    metric: str = "device_us",
+    across_code: bool = False,
+) -> Table:
+    """Components of the series that fit the globs, from every sample of every night.
+
+    Nights are occasions. Only nights of one environment and of one source hash are put together, the newest such group
+    of each GPU model that has the most nights: what else differs between nights would count as noise.
+
+    Args:
+        across_code: put nights of different sources together all the same, when it is known that the code in question
+            did not change.
+    Raises:
+        MissingDataError: nothing fits.
+    """
+    history = read_stores(stores)
+    table = Table(notes=list(history.damaged))
+    for model in sorted(
+        {night.gpu_model for night in history.nights.values() if fnmatchcase(night.gpu_model, gpu_model)}
+    ):
+        occasions = _occasions(history, model, across_code, table.notes)
+        table.spreads += _spreads(history, model, occasions, case, metric)
+    if not table.spreads:
+        raise MissingDataError("no samples fit: no such GPU model, case or metric", "python -m ci history query")
+    return table
+
+
+def _occasions(history: History, model: str, across_code: bool, notes: list[str]) -> list[_Occasion]:
+    groups: dict[Any, list[_Occasion]] = {}
+    for night in history.of(model):
+        for record in history.processes(night).records:
+            source = None if across_code else record.subject.source_hash
+            group = groups.setdefault((record.environment.cut_key(host=False), source), [])
+            if not group or group[-1].night is not night:
+                group.append(_Occasion(night, []))
+            group[-1].records.append(record)
+    if not groups:
+        return []
+    best = max(groups.values(), key=lambda group: (len(group), group[-1].night.created_utc))
+    others = len(history.of(model)) - len(best)
+    if others:
+        notes.append(f"{model}: {others} nights of another environment or other sources are left out")
+    return best
+
+
+def _spreads(history: History, model: str, occasions: Sequence[_Occasion], case: str, metric: str) -> list[Spread]:
+    place = {
+        str(history.paths[record.id].with_suffix(".parquet")): index
+        for index, occasion in enumerate(occasions)
+        for record in occasion.records
+    }
+    num_requests = {c.name: c.num_requests for occasion in occasions for r in occasion.records for c in r.cases}
+    nested: dict[SeriesKey, list[list[Process]]] = {}
+    medians: dict[SeriesKey, list[list[float]]] = {}
+    sums = _sums(list(place))
+    for name, *key, count, mean, square, middle in sums:
+        series = (key[0], key[1], key[2], key[3], key[4])
+        if fnmatchcase(series[3], case) and fnmatchcase(series[0], metric):
+            nested.setdefault(series, [[] for _ in occasions])[place[name]].append(Process(count, mean, square))
+            medians.setdefault(series, [[] for _ in occasions])[place[name]].append(middle)
+    return [
+        _spread(model, series, num_requests.get(series[3], 0), components(nested[series]), medians[series])
+        for series in sorted(nested)
+    ]
+
+
+def _sums(files: list[str]) -> list[tuple[Any, ...]]:
+    # Files of harness version 1 have no column of samples that do not count.
+    has_dropped = any("accepted" in pq.read_schema(file).names for file in files)
+    with connect() as connection:
+        return run(connection, _SUMS if has_dropped else _SUMS.replace("where accepted is not false\n", ""), files)
+
+
+def _spread(
+    gpu: str, series: SeriesKey, num_requests: int, found: Components, medians: Sequence[Sequence[float]]
+) -> Spread:
+    metric, op, provider, case, contract = series
+    return Spread(
+        gpu=gpu,
+        metric=metric,
+        op=op,
+        provider=provider,
+        case=case,
+        contract=contract,
+        num_requests=num_requests,
+        num_occasions=found.num_occasions,
+        num_processes=found.num_processes,
+        num_samples=found.num_samples,
+        within_pct=found.sd_pct(found.within),
+        between_processes_pct=found.sd_pct(found.between_processes),
+        between_occasions_pct=found.sd_pct(found.between_occasions),
+        process_sd_pct=pooled_sd_pct(medians),
+        clipped=found.clipped,
+    )
+
+
+HEADINGS = (
+    "GPU", "op", "provider", "contract", "B", "series", "within", "processes", "worst", "occasions", "of medians",
+)  # fmt: skip
+
+
+def summary_rows(table: Table) -> list[list[str]]:
+    """Medians over the cases of one op and range of batch sizes; ``worst`` is the largest spread between processes."""
+    groups: dict[tuple[str, ...], list[Spread]] = {}
+    for spread in sorted(table.spreads, key=lambda s: (s.gpu, s.op, s.provider, s.contract, s.num_requests)):
+        key = (spread.gpu, spread.op, spread.provider, spread.contract, _batch(spread.num_requests))
+        groups.setdefault(key, []).append(spread)
+    rows = []
+    for group, own in groups.items():
+        between = [s.between_processes_pct for s in own]
+        worst = max((value for value in between if value is not None), default=None)
+        occasions = _middle(s.between_occasions_pct for s in own) if max(s.num_occasions for s in own) > 1 else "one"
+        within, medians = _middle(s.within_pct for s in own), _middle(s.process_sd_pct for s in own)
+        rows.append([*group, str(len(own)), within, _middle(between), _percent(worst), occasions, medians])
+    return rows
+
+
+def _batch(num_requests: int) -> str:
+    return "1" if num_requests == 1 else "2 to 31" if num_requests < LARGE_BATCH else ">= 32"
+
+
+def share_lines(table: Table) -> list[str]:
+    """One sentence per GPU model and limit."""
+    lines = []
+    for gpu in dict.fromkeys(spread.gpu for spread in table.spreads):
+        for share in table.shares(gpu):
+            if share.share_pct is None:
+                lines.append(f"{gpu}, {share.batches}: no device-time series with two processes")
+                continue
+            lines.append(
+                f"{gpu}, {share.batches}: {share.num_within} of {share.num_series} device-time series "
+                f"({share.share_pct:.0f} %) have a spread of process medians of at most {share.limit_pct:g} %; "
+                f"{share.wanted_pct:.0f} % are wanted: {'kept' if share.kept else 'not kept'}"
+            )
+    return lines
+
+
+def markdown(table: Table) -> str:
+    """What docs/measuring.md shows between its marks."""
+    nights = max(spread.num_occasions for spread in table.spreads)
+    processes = max(spread.num_processes for spread in table.spreads)
+    clipped = sum("between_processes" in spread.clipped for spread in table.spreads)
+    said = f"From {'one occasion' if nights == 1 else f'{nights} occasions'} with {processes} processes in all"
+    said += ", so the part between occasions is unknown." if nights == 1 else "."
+    if clipped:
+        said += (
+            f" Of {len(table.spreads)} series, {clipped} have a negative estimate between processes, taken as 0: there "
+            "the processes differ by less than their samples."
+        )
+    rows = [HEADINGS, ["---"] * 4 + ["---:"] * 7, *summary_rows(table)]
+    lines = ["| " + " | ".join(row) + " |" for row in rows]
+    return "\n".join([said, "", *lines, "", *(f"- {line}." for line in share_lines(table))])
+
+
+def write_between_marks(path: Path, text: str) -> None:
+    """Replace what lies between the marks of a document. Raises UsageError when it has none."""
+    start, end = MARKS
+    before, found, rest = path.read_text(encoding="utf-8").partition(start)
+    _, closed, after = rest.partition(end)
+    if not found or not closed:
+        raise UsageError(f"{path}: expected {start} and {end}, each once")
+    path.write_text(f"{before}{start}\n\n{text}\n\n{end}{after}", encoding="utf-8")
+
+
+def _middle(values: Iterable[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    return _percent(statistics.median(known) if known else None)
+
+
+def _percent(value: float | None) -> str:
+    return "—" if value is None else f"{value:.2f} %"

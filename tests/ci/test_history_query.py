@@ -1,0 +1,248 @@
+"""`ci history query`: the newest accepted value of every series, and the derived headline metrics."""
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+from typer.testing import CliRunner
+
+from benchmarks.harness.records import Measurement
+from benchmarks.harness.store import Store
+from ci.__main__ import app
+from ci.exits import Exit, MissingDataError
+from ci.history.query import Filters, query
+from reports.derive import Processes
+from tests.ci.nights import CASE, ENVIRONMENT
+from tests.ci.stores import LEVELS, make_night, samples_of, store_nights, verdicts_of
+
+HISTORY = Path(__file__).resolve().parents[2] / "reports" / "history"
+FIELDS = ["metric", "op", "provider", "case", "gpu", "contract", "value", "unit", "low", "high", "process_sd_pct"]
+
+
+def ask(store, **filters):
+    answer = query([str(store.folder if isinstance(store, Store) else store)], Filters(**filters))
+    assert answer.problems == []
+    return answer.rows
+
+
+def one(store, **filters):
+    (row,) = ask(store, **filters)
+    return row
+
+
+def test_a_row_says_all_of_a_value(tmp_path):
+    made = make_night(1)
+    row = one(store_nights(tmp_path, made), metric="device_us", op="verify", provider="recoverssm")
+
+    assert row.as_json() == {
+        "metric": "device_us",
+        "op": "verify",
+        "provider": "recoverssm",
+        "case": CASE,
+        "gpu": "nvidia-h200",
+        "contract": "graph-cold",
+        "value": 100.0,
+        "unit": "us",
+        "low": 99.0,
+        "high": 101.0,
+        "process_sd_pct": 1.0,
+        "n_processes": 3,
+        "commit": made.records[0].subject.commit,
+        "record": made.records[0].id,  # its process has the median
+    }
+
+
+def test_the_newest_accepted_night_wins(tmp_path):
+    nights = [make_night(1), make_night(2, levels=[50.0] * 3), make_night(3, levels=[70.0] * 3, accepted=False)]
+
+    row = one(store_nights(tmp_path, *nights), op="verify", provider="recoverssm", metric="device_us")
+
+    assert (row.value, row.commit) == (50.0, nights[1].records[0].subject.commit)
+
+
+def test_the_order_of_files_does_not_decide_but_time_does(tmp_path):
+    early, late = make_night(20, month=10, levels=[1.0] * 3), make_night(1, month=11, levels=[2.0] * 3)
+
+    store = store_nights(tmp_path, late, early)
+
+    assert one(store, op="verify", provider="recoverssm", metric="device_us").value == 2.0
+
+
+def test_a_series_without_a_value_falls_back_to_the_night_that_has_one(tmp_path):
+    newer = make_night(2, levels=[50.0] * 3)
+    verdicts = [
+        msgspec.structs.replace(v, value=None, verdict="invalid") if v.op == "commit" else v
+        for v in newer.night.verdicts
+    ]
+    store = store_nights(tmp_path, make_night(1))
+    for record in newer.records:
+        store.add_record(record, samples_of(record))
+    store.add_night(msgspec.structs.replace(newer.night, verdicts=verdicts))
+
+    assert one(store, op="commit", metric="device_us").value == 1000.0
+    assert one(store, op="verify", provider="recoverssm", metric="device_us").value == 50.0
+
+
+@pytest.mark.parametrize(
+    ("filters", "count"),
+    [
+        ({}, 6),  # four series, and two derived from them
+        ({"metric": "device_*"}, 3),
+        ({"metric": "memory_saved_*"}, 1),
+        ({"provider": "full_state"}, 1),
+        ({"op": "commit"}, 2),
+        ({"case": "*_b32_*"}, 6),
+        ({"case": "*_b8_*"}, 0),
+        ({"gpu_model": "nvidia-h1*"}, 0),
+        ({"op": "VERIFY"}, 0),
+    ],
+)
+def test_filters_are_globs(tmp_path, filters, count):
+    assert len(ask(store_nights(tmp_path, make_night(1)), **filters)) == count
+
+
+def test_overhead_is_taken_inside_each_process(tmp_path):
+    made = make_night(1)
+    records = [change(record, index) for index, record in enumerate(made.records)]
+    store = Store(tmp_path)
+    for record in records:
+        store.add_record(record, samples_of(record))
+    store.add_night(msgspec.structs.replace(made.night, verdicts=verdicts_of(records)))
+
+    row = one(store, metric="verify_overhead")
+
+    expected = [level / (2 * level + index) - 1 for index, level in enumerate(LEVELS)]
+    assert row.value == pytest.approx(sorted(expected)[1])
+    assert (row.unit, row.op, row.provider, row.n_processes) == ("ratio", "verify", "recoverssm", 3)
+    assert row.low < row.value < row.high
+    assert row.record == records[1].id
+
+
+def change(record, index):
+    """Full state slower by one more microsecond in each process."""
+    return msgspec.structs.replace(
+        record,
+        measurements=[
+            msgspec.structs.replace(m, value=m.value + index) if m.provider == "full_state" else m
+            for m in record.measurements
+        ],
+    )
+
+
+def test_overhead_never_mixes_nights(tmp_path):
+    ours_only = make_night(2)
+    kept = [v for v in ours_only.night.verdicts if v.provider != "full_state"]
+    store = store_nights(tmp_path, make_night(1))
+    for record in ours_only.records:
+        store.add_record(record, samples_of(record))
+    store.add_night(msgspec.structs.replace(ours_only.night, verdicts=kept))
+
+    assert ask(store, metric="verify_overhead") == []
+
+
+def test_figures_are_those_of_the_page():
+    store = Store(HISTORY, writable=False)
+    rows = {(r.metric, r.op, r.provider): r for r in ask(HISTORY, gpu_model="nvidia-h200", case=CASE)}
+    overhead = rows["verify_overhead", "verify", "recoverssm"]
+    (night,) = [night for night in store.nights("nvidia-h200") if overhead.record in night.records]
+    head = Processes(store.records(night.records)).headline(CASE)
+
+    assert 100 * overhead.value == pytest.approx(head.verify_overhead_pct.median)
+    assert 100 * rows["step_overhead", "step", "recoverssm"].value == pytest.approx(head.step_overhead_pct.median)
+    assert rows["commit_latency_us", "commit", "recoverssm"].value == pytest.approx(head.commit_us.median)
+    assert rows["memory_saved_pct", "state", "recoverssm"].value == head.memory_saved_pct.median
+    assert rows["memory_saved_bytes", "state", "recoverssm"].value == head.memory_saved_bytes.median
+
+
+def test_an_id_in_two_stores_counts_once(tmp_path):
+    first = store_nights(tmp_path / "a", make_night(1))
+    second = store_nights(tmp_path / "b", make_night(1), make_night(2, levels=[3.0] * 3))
+
+    answer = query([str(first.folder), str(second.folder)], Filters(op="verify", provider="recoverssm"))
+
+    assert [(row.metric, row.value) for row in answer.rows if row.metric == "device_us"] == [("device_us", 3.0)]
+
+
+@pytest.mark.parametrize("damage", [b"{", b"\xff\xff", b"[]", b'{"schema_version": 2}', b'{"schema_version": 1}'])
+def test_a_damaged_night_is_left_out_and_named(tmp_path, damage):
+    store = store_nights(tmp_path, make_night(1))
+    bad = tmp_path / "nights" / "nvidia-h200" / "20261102T090000Z-0-000009.json"
+    bad.write_bytes(damage)
+
+    answer = query([str(store.folder)], Filters(metric="device_us"))
+
+    assert len(answer.rows) == 3
+    if damage != b'{"schema_version": 1}':  # says nothing false: it is not accepted
+        assert str(bad) in answer.problems[0]
+
+
+def test_a_record_that_is_gone_is_named_and_the_value_stays(tmp_path):
+    made = make_night(1)
+    store = store_nights(tmp_path, made)
+    for record in made.records:
+        (tmp_path / "records" / "nvidia-h200" / f"{record.id}.json").unlink()
+
+    answer = query([str(store.folder)], Filters(metric="device_us", op="commit"))
+
+    assert [(row.value, row.record, row.commit) for row in answer.rows] == [(1000.0, None, None)]
+    assert len(answer.problems) == 3
+
+
+def test_an_invalid_measurement_is_not_the_record_of_a_value(tmp_path):
+    made = make_night(1)
+    bad = made.records[0]
+    items = [invalid(m) if m.op == "verify" and m.provider == "recoverssm" else m for m in bad.measurements]
+    records = [msgspec.structs.replace(bad, measurements=items), *made.records[1:]]
+    store = Store(tmp_path)
+    for record in records:
+        store.add_record(record, samples_of(record))
+    store.add_night(made.night)
+
+    assert one(store, op="verify", provider="recoverssm", metric="device_us").record in {r.id for r in made.records[1:]}
+
+
+def invalid(m: Measurement) -> Measurement:
+    return msgspec.structs.replace(m, status="invalid", value=None, n_samples=0, reason="impossible")
+
+
+def test_a_store_that_does_not_exist_is_missing_data(tmp_path):
+    with pytest.raises(MissingDataError, match="no such folder"):
+        query([str(tmp_path / "nowhere")], Filters())
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(app, ["history", "query", *map(str, arguments)])
+
+
+def test_command_prints_a_list_of_objects():
+    result = invoke("--store", HISTORY, "--gpu-model", "nvidia-h200", "--case", CASE, "--op", "verify", "--json")
+
+    assert result.exit_code == Exit.PASS
+    rows = json.loads(result.stdout)
+    assert list(rows[0]) == [*FIELDS, "n_processes", "commit", "record"]
+    assert {"verify_overhead", "device_us"} <= {row["metric"] for row in rows}
+
+
+def test_command_exits_3_when_nothing_fits():
+    result = invoke("--store", HISTORY, "--metric", "no_such", "--json")
+
+    assert result.exit_code == Exit.MISSING
+    assert json.loads(result.stdout)["exit_code"] == 3
+
+
+def test_command_exits_4_and_prints_the_rest_when_a_file_is_damaged(tmp_path):
+    store_nights(tmp_path, make_night(1))
+    (tmp_path / "nights" / "nvidia-h200" / "x.json").write_text("{")
+
+    result = invoke("--store", tmp_path, "--json")
+
+    assert result.exit_code == Exit.INVALID
+    assert len(json.loads(result.stdout)) == 6
+
+
+def test_environment_changes_do_not_hide_the_newest_value(tmp_path):
+    newer = msgspec.structs.replace(ENVIRONMENT, driver="590.0")
+    store = store_nights(tmp_path, make_night(1), make_night(2, levels=[9.0] * 3, environment=newer))
+
+    assert one(store, op="verify", provider="recoverssm", metric="device_us").value == 9.0
