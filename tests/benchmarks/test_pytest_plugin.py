@@ -37,12 +37,13 @@ def test_it(gpu_benchmark):
 def suite(pytester, monkeypatch):
     monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)  # pytest-benchmark would disable itself
     monkeypatch.setattr("cpuinfo.get_cpu_info", dict)  # it watches the clock for a second
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # the other plugins take most of a little suite's time
 
     def run(text, *options, start=pytester.runpytest_inprocess):
         if text is not None:
             pytester.makepyfile(text)
         # A test that fails before it measures has not used the stock fixture, which then warns.
-        plugins = ("-p", "no:xdist", "-p", "benchmarks.pytest_plugin", "-W", "ignore")
+        plugins = ("-p", "pytest_benchmark.plugin", "-p", "benchmarks.pytest_plugin", "-W", "ignore")
         return start(*plugins, "--benchmark-storage=saved", *options)
 
     return run
