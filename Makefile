@@ -22,11 +22,7 @@ case '$(STORE)' in branch:*) ;; *) mkdir -p '$(STORE)' ;; esac; \
 endef
 
 .DEFAULT_GOAL := help
-<<<<<<< HEAD
-.PHONY: help setup check test test-long test-gpu nightly bench asv site clean
-=======
-.PHONY: help setup check test test-long test-gpu profile nightly site clean
->>>>>>> 95fa33f (ci: successors after crashes, forked processes, compiling ahead, counters by Nsight Compute)
+.PHONY: help setup check test test-long test-gpu profile nightly bench asv site clean
 
 help: ## this list
 	@echo 'make nightly   the whole job in one command; make test   everything that needs no GPU'
