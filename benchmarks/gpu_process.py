@@ -25,13 +25,13 @@ from .progress import Progress
 from .providers import PROVIDERS, Prepared, Provider, Series
 from .results import Results
 
-SAMPLING = Sampling(min_samples=30, max_samples=60, warmup_s=0.015, max_s=0.4)
-"""The cap lets all but the steps of the largest cases have 30 samples; docs/measuring.md has what a night takes."""
+SAMPLING = Sampling(min_samples=30, max_samples=60, warmup_s=0.015, max_s=0.25)
+"""The cap leaves all but the longest steps 30 samples; docs/measuring.md has what a night takes with it."""
 
-HOST_SAMPLING = Sampling(min_samples=30, max_samples=40, warmup_s=0.005, max_s=0.4)
+HOST_SAMPLING = Sampling(min_samples=30, max_samples=30, warmup_s=0.005, max_s=0.25)
 
 MATCHED_SAMPLING = Sampling(min_samples=10, max_samples=12, warmup_s=0.015, max_s=0.1)
-"""A matched stream is shown beside a number and judges nothing; three are measured per case."""
+"""A matched stream is shown beside a number and judges nothing; four are measured per case."""
 
 SPARE_BYTES = 2 * 2**30
 """Left free on the card: CUDA graphs, the control streams' buffers and what the allocator cannot fill."""

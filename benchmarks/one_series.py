@@ -45,6 +45,8 @@ class OneSeries:
 
     Attributes:
         launches: one op call each; the host contracts have exactly one.
+        num_kernels: that one call launches; None where nobody counts.
+        restore: gives memory that calls write and read again its values from before the first; see providers.
         least_us: the roofline time; a cold result far below it is impossible. None where there is no roofline.
     """
 
@@ -54,6 +56,8 @@ class OneSeries:
     contract: Contract
     launches: tuple["Launch", ...]
     least_us: float | None = None
+    num_kernels: int | None = None
+    restore: "Launch | None" = None
 
     def measure(self) -> "Samples":
         """Samples under the contract.
@@ -66,7 +70,9 @@ class OneSeries:
 
         if self.contract == "cpu-reference":
             return measure_cpu_reference(self.launches[0], sampling=cpu_process.SAMPLING)
-        samples = measure_graph_cold(self.launches, sampling=gpu_process.SAMPLING)
+        samples = measure_graph_cold(
+            self.launches, sampling=gpu_process.SAMPLING, restore=self.restore, num_kernels=self.num_kernels
+        )
         self.refuse_impossible(samples)
         return samples
 
@@ -110,7 +116,8 @@ def device_series(op: str, provider_name: str, case: BenchCase) -> OneSeries:
     least_bytes_per_us = best_bytes_per_us(device.index)
     prepared = _checked(provider, case, device)
     series = next(one for one in prepared.series() if (one.op, one.contract) == (op, "graph-cold"))
-    return OneSeries(op, provider_name, case, "graph-cold", series.calls, series.cost.total_bytes / least_bytes_per_us)
+    least_us = series.cost.total_bytes / least_bytes_per_us
+    return OneSeries(op, provider_name, case, "graph-cold", series.calls, least_us, series.num_kernels, series.restore)
 
 
 def reference_series(op: str, case: BenchCase) -> OneSeries:

@@ -42,8 +42,10 @@ class Results:
 
     def cut_back(self, sizes: tuple[int, int, int]) -> None:
         """Forget what was added since ``sizes`` was read."""
-        for found, size in zip((self.measurements, self.checks, self.samples), sizes, strict=True):
-            del found[size:]
+        num_measurements, num_checks, num_samples = sizes
+        del self.measurements[num_measurements:]
+        del self.checks[num_checks:]
+        del self.samples[num_samples:]
 
     def restore(
         self, measurements: Iterable[Measurement], checks: Iterable[Check], samples: Iterable[SampleSeries]

@@ -19,7 +19,7 @@ WARM_UP_CAP = 10  # times Sampling.warmup_s
 CAPTURES = 5  # the time of a short round is read too long at first, so the number of rounds is found in steps
 ROUNDS_MARGIN = 1.15
 TOLERATED_LATE = 3  # windows retaken without question; beyond, they may be half of all at most
-HOST_CALLS = 8  # in one window, whatever they cost: a number that followed the time would differ between processes
+HOST_CALLS = 4  # in one window, whatever they cost: a number that followed the time would differ between processes
 HOST_LEADS = 2  # calls before the window opens: the first ones after a drain find caches and driver cold
 MAX_CPU_CALLS = 10_000
 
@@ -94,9 +94,9 @@ def measure_graph_cold(
     window = _long_enough(launches, sampling, timer, replay, num_kernels)
     taken = _Taken(window.rounds * len(launches))
     begun_s, spent_s, reason = None, 0.0, None
+    card.begin()
     while reason is None:
         num = num_next(len(taken.kept), spent_s, window.period_s, sampling)
-        card.begin()
         batch = _time(timer, num, window.run, replay)
         block = card.end(batch[0].sm_mhz)
         begun_s = _began(batch) if begun_s is None else begun_s
@@ -108,6 +108,7 @@ def measure_graph_cold(
             if spent_s >= sampling.max_s:
                 raise taken.throttled(sampling)
             card.recover()
+            card.begin()
     return taken.samples(reason)
 
 

@@ -51,19 +51,28 @@ class QuietCard:
         self._highest_mhz = 0.0
 
     def begin(self) -> None:
-        """Call right before the first work of a block is enqueued."""
+        """Call right before the first work of the first block is enqueued, and again after a pause."""
         self._before = self._read_throttle_us()
 
     def end(self, sm_mhz: float | None) -> Block:
-        """Call when the last work of the block has ended; ``sm_mhz`` is its SM clock, where that was measured."""
-        after = self._read_throttle_us()
-        known = self._before.keys() & after.keys()
-        grown = {reason: after[reason] - self._before[reason] for reason in sorted(known)}
+        """Call when the last work of the block has ended: the next block begins there.
+
+        Args:
+            sm_mhz: SM clock over the block, where that was measured.
+        """
+        before, after = self._before, self._read_throttle_us()
+        self._before = after
+        known = before.keys() & after.keys()
+        grown = {reason: after[reason] - before[reason] for reason in sorted(known)}
         throttle_us = {reason: us for reason, us in grown.items() if us > 0}
-        self._highest_mhz = max(self._highest_mhz, sm_mhz or 0.0)
+        self.learn(sm_mhz)
         is_slow = sm_mhz is not None and sm_mhz < LEAST_CLOCK_SHARE * self._highest_mhz
         counts = throttle_us.keys() & ALWAYS_COUNT or (is_slow and (throttle_us or not known))
         return Block(throttle_us, self._describe(throttle_us, sm_mhz) if counts else "")
+
+    def learn(self, sm_mhz: float | None) -> None:
+        """Take note of a clock that this card can have, from work that is not judged here."""
+        self._highest_mhz = max(self._highest_mhz, sm_mhz or 0.0)
 
     def recover(self) -> None:
         """Give the card a moment after a block that did not count."""

@@ -51,12 +51,12 @@ class ReplayingTimer(FakeTimer):
 
 
 class Throttle:
-    """A counter that grows by 1 ms with each reading while ``on`` says so."""
+    """A counter that grows by 1 ms until each reading that ``on`` names; reading 0 begins the first block."""
 
     def __init__(self, reason: str, on: Callable[[int], bool]) -> None:
         self.reason, self.on, self.num_reads, self.us = reason, on, 0, 0
 
     def __call__(self) -> dict[str, int]:
-        self.us += 1000 * self.on(self.num_reads // 2)  # two readings a block
+        self.us += 1000 * self.on(self.num_reads)
         self.num_reads += 1
         return {self.reason: self.us}

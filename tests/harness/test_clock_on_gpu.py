@@ -1,5 +1,6 @@
 """What the device clock must get right, tried on a real card; the spin kernel's own clock is the witness."""
 
+import time
 from collections.abc import Callable
 from functools import partial
 
@@ -11,11 +12,12 @@ from triton.language.extra.cuda import globaltimer
 
 from benchmarks.harness.clock import CudaEventTimer
 from benchmarks.harness.cold_cache import num_rotations
-from benchmarks.harness.control import BLOCK, _mix, matched_stream, measure_controls
+from benchmarks.harness.control import BLOCK, FMA_TRIPS, _mix, matched_stream, measure_controls
 from benchmarks.harness.environment import collect_environment, collect_silicon
 from benchmarks.harness.errors import MeasurementError
 from benchmarks.harness.gpu_monitor import GpuMonitor
 from benchmarks.harness.measure import measure_graph_cold, measure_host_dispatch
+from benchmarks.harness.restore import SavedMemory
 from benchmarks.harness.stats.summary import median
 from benchmarks.harness.stopping import Sampling
 
@@ -41,10 +43,114 @@ def spinning(duration_us: float) -> tuple[Callable[[], None], torch.Tensor]:
 
 def test_spin_of_a_millisecond_is_measured_as_a_millisecond():
     launch, spun_ns = spinning(1000.0)
-    samples = measure_graph_cold([launch])
+    samples = measure_graph_cold([launch], num_kernels=1)
 
-    assert spun_ns.item() / 1000 == pytest.approx(1000.0, rel=0.02)
-    assert median(samples.values_us) == pytest.approx(1000.0, rel=0.02)
+    assert spun_ns.item() / 1000 == pytest.approx(1000.0, rel=0.01)
+    assert median(samples.values_us) == pytest.approx(1000.0, rel=0.01)
+
+
+def test_spin_behind_a_restore_is_measured_as_if_there_were_none():
+    launch, _ = spinning(1000.0)
+    tensor = torch.zeros(64 * MIB, device="cuda")
+    samples = measure_graph_cold([launch], restore=SavedMemory([tensor]).restore)
+
+    assert median(samples.values_us) == pytest.approx(1000.0, rel=0.01)
+
+
+class Witness:
+    """State that an op changes, and a tally of what windows right behind a restore found."""
+
+    def __init__(self) -> None:
+        self.state = torch.rand(4 * MIB, device="cuda")
+        self.before = self.state.clone()
+        self._saved = SavedMemory([self.state])
+        self._is_restored, self.num_seen, self.num_differing = torch.zeros(3, dtype=torch.int64, device="cuda").unbind()
+
+    def restore(self) -> None:
+        self._saved.restore()
+        self._is_restored.fill_(1)
+
+    def op(self) -> None:
+        """Look at the state, then change all of it."""
+        self.num_seen.add_(self._is_restored)
+        self.num_differing.add_((self.state != self.before).sum() * self._is_restored)
+        self._is_restored.zero_()
+        self.state.add_(1.0)
+
+
+def test_every_window_finds_the_bits_that_were_saved():
+    witness, (spin, _) = Witness(), spinning(600.0)
+    samples = measure_graph_cold([lambda: (witness.op(), spin())], restore=witness.restore)
+
+    assert witness.num_seen.item() > len(samples.values_us)
+    assert witness.num_differing.item() == 0
+    assert not torch.equal(witness.state, witness.before)
+
+
+@pytest.mark.parametrize("share", [3, 30], ids=["third", "thirtieth"])
+def test_restoring_neither_flatters_nor_costs(share: int):
+    l2_bytes = collect_environment().l2_bytes
+    assert l2_bytes is not None
+    set_bytes = l2_bytes // share // 4096 * 4096
+    sets = torch.ones(num_rotations(set_bytes, l2_bytes), set_bytes // 4, device="cuda")
+    launches = [partial(one.mul_, 1.0) for one in sets]
+    plain = measure_graph_cold(launches)
+    restored = measure_graph_cold(launches, restore=SavedMemory([sets]).restore)
+
+    # What a restore leaves dirty in the L2 against what the op leaves: at most 60 MB of the 2 GB that a window moves.
+    assert median(restored.values_us) == pytest.approx(median(plain.values_us), rel=0.03)
+
+
+def test_launches_of_another_stream_are_missed_and_refused():
+    launch, _ = spinning(300.0)
+    elsewhere = torch.cuda.Stream()
+
+    def astray() -> None:
+        with torch.cuda.stream(elsewhere):
+            launch()
+
+    with pytest.raises(MeasurementError, match="1 nodes for 2 op calls"):
+        measure_graph_cold([launch, astray])
+    torch.cuda.synchronize()
+
+
+def test_launches_are_counted():
+    launch, _ = spinning(300.0)
+
+    assert measure_graph_cold([lambda: (launch(), launch())], num_kernels=2)
+    with pytest.raises(MeasurementError, match="expected 1 op calls of 1 kernels"):
+        measure_graph_cold([lambda: (launch(), launch())], num_kernels=1)
+
+
+def test_sm_clock_from_cycles_agrees_with_nvml():
+    tensor = torch.ones(256 * MIB, device="cuda")
+    with GpuMonitor(collect_silicon().gpu_uuid) as monitor:
+        samples = measure_graph_cold([lambda: tensor.mul_(1.0)])
+    by_cycles = [mhz for mhz in samples.sm_mhz if mhz is not None]
+    by_nvml = monitor.summary().sm_clock_mhz_max
+
+    assert len(by_cycles) == len(samples.values_us)
+    assert all(200 < mhz < 4000 for mhz in by_cycles)
+    assert by_nvml is None or max(by_cycles) == pytest.approx(by_nvml, rel=0.03)
+
+
+def test_sm_clock_is_read_though_most_sms_are_idle():
+    launch, _ = spinning(600.0)
+    tensor = torch.ones(256 * MIB, device="cuda")
+    busy = measure_graph_cold([lambda: tensor.mul_(1.0)])
+    idle = measure_graph_cold([launch])
+
+    assert min(idle.sm_mhz) == pytest.approx(max(busy.sm_mhz), rel=0.03)
+
+
+def test_throttle_counters_cost_milliseconds_at_most():
+    with GpuMonitor(collect_silicon().gpu_uuid) as monitor:
+        begun_s = time.monotonic()
+        for _ in range(10):
+            monitor.throttle_us()
+        each_s = (time.monotonic() - begun_s) / 10
+
+    assert each_s < 0.02
 
 
 def test_short_spins_are_batched_and_divided():
@@ -103,6 +209,15 @@ def test_matched_stream_of_large_buffers_runs_at_the_rate_of_the_controls():
 
     assert median_us is not None
     assert 0.8 * best < 512 * MIB / median_us * 1e6 < 1.05 * best
+
+
+def test_arithmetic_control_runs_at_a_plausible_rate():
+    (fma,) = (control for control in measure_controls() if control.name == "fma")
+    num_fmas = fma.write_bytes / 4 * FMA_TRIPS * 16
+    per_sm_and_us = num_fmas / torch.cuda.get_device_properties(0).multi_processor_count / fma.median_us
+
+    # 128 a cycle on each SM at most, at 1 to 2.5 GHz, and half of that if the loop were badly scheduled.
+    assert 64 * 1000 < per_sm_and_us < 128 * 2500
 
 
 def test_timer_works_on_every_device():

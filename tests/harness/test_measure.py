@@ -169,7 +169,7 @@ def test_graph_with_fewer_nodes_than_op_calls_is_an_error():
 def test_samples_taken_under_throttle_are_dropped_counted_and_kept_beside():
     timer = FakeTimer(lambda run: 600.0 if run >= 16 else 700.0)
     pauses = list[float]()
-    card = QuietCard(Throttle("thermal", lambda block: block == 0), sleep=pauses.append)
+    card = QuietCard(Throttle("thermal", lambda reading: reading == 1), sleep=pauses.append)
     samples = measure_graph_cold([lambda: None], sampling=SAMPLING, timer=timer, card=card)
 
     assert samples.values_us == pytest.approx([600.0] * 10)

@@ -6,20 +6,16 @@ from benchmarks.harness.quiet import QuietCard
 
 
 def card_with(grown: dict[str, int]) -> QuietCard:
-    """A card whose counters grow by this much in every block, after one block at full clock."""
+    """A card that can have 1980 MHz and whose counters grow by this much until each reading."""
     totals = dict.fromkeys(grown, 0)
-    begun = [False]
 
     def read() -> dict[str, int]:
-        if begun[0]:
-            for reason, us in grown.items():
-                totals[reason] += us
-        begun[0] = not begun[0]
+        for reason, us in grown.items():
+            totals[reason] += us
         return dict(totals)
 
     card = QuietCard(read)
-    card.begin()
-    card.end(1980.0)
+    card.learn(1980.0)
     return card
 
 
@@ -57,13 +53,14 @@ def test_clock_decides_alone_where_no_counter_is_told():
 
 
 def test_growth_is_that_of_the_block_alone():
-    readings = iter([{"power": 7}, {"power": 7}, {"power": 90}, {"power": 190}])
+    readings = iter([{"power": 7}, {"power": 7}, {"power": 90}, {"power": 150}, {"power": 190}])
     card = QuietCard(lambda: next(readings))
 
     card.begin()
     assert card.end(None).throttle_us == {}
+    assert card.end(None).throttle_us == {"power": 83}  # one block ends where the next begins
     card.begin()
-    assert card.end(None).throttle_us == {"power": 100}
+    assert card.end(None).throttle_us == {"power": 40}
 
 
 def test_counter_that_is_told_only_once_says_nothing():
@@ -72,6 +69,14 @@ def test_counter_that_is_told_only_once_says_nothing():
     card.begin()
 
     assert card.end(1980.0).held_back == ""
+
+
+def test_clock_seen_elsewhere_is_one_that_the_card_can_have():
+    card = QuietCard()
+    card.learn(1980.0)
+    card.learn(None)
+
+    assert judge(card, 1500.0) == "SM clock 1500 of 1980 MHz"
 
 
 def test_recovery_is_a_short_pause():
