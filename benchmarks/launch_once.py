@@ -95,7 +95,7 @@ def _launch(provider: Provider, case: BenchCase, device: torch.device, op: str |
     prepared = provider.prepare(case, device, zlib.crc32(case.name.encode()), 0)
     chosen: dict[str, Series] = {}
     for series in prepared.series():
-        if series.op in ONE_KERNEL_OPS and op in (None, series.op):
+        if series.op in ONE_KERNEL_OPS and series.num_kernels == 1 and op in (None, series.op):
             chosen.setdefault(series.op, series)
     found = []
     for name in ONE_KERNEL_OPS:  # verify first: commit reads its records

@@ -173,9 +173,9 @@ def _measure(gpu: Gpu, measuring: Measuring, options: Options) -> None:
             require_usable(gpu)
             if options.precompile:
                 compile_first(gpu, measuring, options.compile_command)
-            if options.counters and not measuring.state.records.get(gpu.uuid):
-                arguments = ["--set", NIGHTLY_SET, "--large"]
-                measuring.counted = count(gpu, options.out / "counters", arguments, measuring.console)
+        if options.counters and not measuring.state.records.get(gpu.uuid):
+            arguments = ["--set", NIGHTLY_SET, "--large"]
+            measuring.counted = count(gpu, options.out / "counters", arguments, measuring.console)
         measuring.measure(gpu)
 
 

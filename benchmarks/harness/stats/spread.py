@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from .summary import median
 
-MIN_PROCESSES = 4  # a group; with fewer, distances from a median say next to nothing
+MIN_PROCESSES = 8  # a group; resampling fewer gives intervals that are too narrow
 NUM_RESAMPLES = 2000
 SEED = 20261129  # a report must come out the same twice
 

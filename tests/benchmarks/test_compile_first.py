@@ -1,0 +1,90 @@
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from benchmarks.cases import SETS, kimi_k3
+from benchmarks.compile_first import app, launch_all, share_out, small
+from benchmarks.cpu_process import shrunken
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_every_case_is_compiled_by_one_worker_and_kernels_are_shared_within_it():
+    shares = share_out(SETS["nightly"], 8)
+
+    assert sorted(case.name for share in shares for case in share) == sorted(case.name for case in SETS["nightly"])
+    families = [{(c.shape.num_heads, c.shape.spec_query_len, c.state_dtype) for c in share} for share in shares]
+    assert sum(map(len, families)) == len(set().union(*families))
+    # The family of the seven batches and three acceptances of TP8 in fp32 is one worker's, and the largest.
+    assert max(map(len, shares)) == 10
+
+
+def test_no_worker_is_idle():
+    assert len(share_out(SETS["smoke"], 8)) == 4
+    assert len(share_out(SETS["smoke"], 1)) == 1
+
+
+@pytest.mark.parametrize(("num_layers", "fewer"), [(69, 3), (32, 16), (3, 3), (2, 2), (1, 1)])
+def test_small_case_keeps_what_kernels_are_specialised_on(num_layers, fewer):
+    case = replace(kimi_k3(8, 32, 8, 3.84, "fp32"), num_layers=num_layers)
+
+    assert small(case) == replace(case, num_layers=fewer)
+    assert (fewer == 1, fewer % 16 == 0) == (num_layers == 1, num_layers % 16 == 0)
+
+
+def test_every_op_is_called(monkeypatch):
+    case = shrunken(kimi_k3(8, 32, 3, 2.73, "fp32"))
+    import recoverssm
+
+    called = set()
+    for name in ("verify", "commit_plan", "commit_state", "compact_conv", "full_state_verify"):
+        original = getattr(recoverssm, name)
+        monkeypatch.setattr(recoverssm, name, lambda *a, o=original, n=name, **k: (called.add(n), o(*a, **k))[1])
+    commit = recoverssm.CommitContext.commit
+    monkeypatch.setattr(recoverssm.CommitContext, "commit", lambda *a, **k: (called.add("commit"), commit(*a, **k))[1])
+
+    launch_all(case, torch.device("cpu"))
+
+    assert called == {"verify", "commit_plan", "commit_state", "compact_conv", "full_state_verify", "commit"}
+
+
+@pytest.mark.parametrize(("arguments", "code"), [(["--set", "smok"], 2), (["--set", "smoke", "--case", "*zzz*"], 3)])
+def test_wrong_command_line_has_the_codes_of_a_measuring_process(arguments, code, monkeypatch):
+    monkeypatch.setattr("benchmarks.compile_first.require_clean", lambda: None)
+
+    assert CliRunner().invoke(app, arguments).exit_code == code
+
+
+@pytest.mark.gpu
+def test_measuring_process_compiles_nothing_after_compiling_ahead(tmp_path):
+    from benchmarks.harness.records import decode_record
+    from ci.gpus import find_gpus
+
+    env = find_gpus()[0].child_env({**os.environ, "TRITON_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT)})
+    env.pop("TRITON_INTERPRET", None)
+    chosen = ["--set", "smoke", "--case", "*_b32_*"]
+
+    def run(module, *more):
+        return subprocess.run(
+            [sys.executable, "-m", module, *chosen, *more],
+            env=env,
+            cwd=ROOT,
+            check=False,
+            text=True,
+            capture_output=True,
+        )
+
+    ahead = run("benchmarks.compile_first", "--workers", "4")
+    measured = run("benchmarks.run", "--seed", "1", "--out", str(tmp_path / "r.json"))
+
+    assert ahead.returncode == 0, ahead.stdout + ahead.stderr
+    assert measured.returncode == 0, measured.stdout + measured.stderr
+    found = decode_record((tmp_path / "r.json").read_bytes()).compilations
+    assert (found.num_compiled, found.compiled) == (0, [])
+    assert found.num_cached > 5

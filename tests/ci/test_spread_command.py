@@ -1,0 +1,53 @@
+import json
+import random
+
+import pytest
+from typer.testing import CliRunner
+
+from ci.__main__ import app
+from ci.spread import compare_starts
+from tests.ci.nights import make_record, timed
+
+
+def records(num, started, sd, seed):
+    rng = random.Random(seed)
+    cases = [f"case{at}" for at in range(12)]
+    return [
+        make_record([timed(100 * (1 + rng.gauss(0, sd)), case=case) for case in cases], started=started)
+        for _ in range(num)
+    ]
+
+
+@pytest.mark.parametrize(("sd", "verdict"), [(0.005, "equal"), (0.02, "different")])
+def test_forked_processes_are_held_against_fresh_ones(sd, verdict):
+    found = compare_starts([*records(16, "fresh", 0.005, 1), *records(16, "forked", sd, 2)])
+
+    assert found["nvidia-h200 device_us"]["verdict"] == verdict
+    assert found["nvidia-h200 host_us"]["verdict"].startswith("too few")
+
+
+def test_few_processes_show_nothing():
+    found = compare_starts([*records(7, "fresh", 0.005, 1), *records(7, "forked", 0.005, 9)])
+
+    assert found["nvidia-h200 device_us"]["verdict"].startswith("too few to say (8 of each")
+
+
+def test_command_reads_mixed_nights_alone(fake_night):
+    fake_night.night([*records(8, "fresh", 0.005, 3), *records(8, "forked", 0.005, 4)], processes=16)
+    fake_night.night(records(5, "fresh", 0.5, 4))
+
+    result = CliRunner().invoke(app, ["spread", "--store", str(fake_night.store), "--json"])
+
+    facts = json.loads(result.stdout)["nvidia-h200 device_us"]
+    assert (facts["fresh"], facts["forked"]) == (8, 8)
+    text = CliRunner().invoke(app, ["spread", "--store", str(fake_night.store)]).stdout
+    assert "spread forked/fresh" in text
+
+
+def test_store_without_forked_processes_exits_3(fake_night):
+    fake_night.night(records(5, "fresh", 0.005, 4))
+
+    result = CliRunner().invoke(app, ["spread", "--store", str(fake_night.store)])
+
+    assert result.exit_code == 3
+    assert "--fork mixed" in result.stderr
