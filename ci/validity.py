@@ -104,9 +104,14 @@ def drift_doubts(records: Sequence[Record], limit_pct: float) -> list[str]:
 
 
 def disturbances(records: Sequence[Record]) -> list[str]:
-    """Other processes and throttling that NVML saw: told, not judged."""
+    """Other processes and throttling that NVML saw, and processes that a record lost: told, not judged."""
     notes = []
     for record in records:
+        notes += [
+            f"record {record.id}: a process before it ended early: {attempt.ended}"
+            + (f" (case {attempt.lost})" if attempt.lost else "")
+            for attempt in record.attempts
+        ]
         if record.monitor.foreign_processes:
             notes.append(f"record {record.id}: other processes used the GPU: {record.monitor.foreign_processes}")
         throttled = {reason: us for reason, us in sorted(record.monitor.throttle_us.items()) if us > 0}

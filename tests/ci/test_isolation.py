@@ -231,3 +231,9 @@ def test_sigkill_at_fifty_random_moments_loses_no_finished_case(fake_night, cras
     assert kill_at_random(fake_night, moments=50, processes=12) == 50
 
     assert_nothing_was_lost(fake_night, 12)
+
+
+def test_night_tells_which_processes_its_records_lost(fake_night, crashing):
+    (night,) = crashing({"b": "SIGSEGV"}).nights
+
+    assert any("ended early: killed by SIGSEGV" in note and "(case b)" in note for note in night.notes)

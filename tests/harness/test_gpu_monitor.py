@@ -167,3 +167,24 @@ def test_two_processes_under_other_numbers_mean_that_one_is_foreign():
         pass
 
     assert monitor.summary().foreign_processes == [99_999_998, 99_999_999]
+
+
+def test_summaries_of_processes_that_share_a_record_are_joined():
+    from benchmarks.harness.gpu_monitor import merge_summaries
+    from benchmarks.harness.records import MonitorSummary
+
+    first = MonitorSummary(num_readings=5, sm_clock_mhz_min=1200, power_w_max=500, throttle_us={"power": 7})
+    last = MonitorSummary(
+        num_readings=3,
+        sm_clock_mhz_min=1900,
+        power_w_max=300,
+        throttle_us={"power": 1, "thermal": 2},
+        power_w_median=250,
+    )
+
+    merged = merge_summaries([first, None, last])
+
+    assert (merged.num_readings, merged.sm_clock_mhz_min, merged.power_w_max) == (8, 1200, 500)
+    assert merged.throttle_us == {"power": 8, "thermal": 2}
+    assert merged.power_w_median == 250
+    assert merge_summaries([last]) == last
