@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 from rich.console import Console
 
+from .harness.closed_pipes import outlive_readers
+
 if TYPE_CHECKING:
     import torch
 
@@ -250,4 +252,5 @@ def _stop(code: int, message: str) -> NoReturn:
 
 
 if __name__ == "__main__":
+    outlive_readers()
     app()

@@ -140,3 +140,17 @@ def select(case_set: str, pattern: str = "*") -> list[BenchCase]:
     elsewhere = [name for name, cases in SETS.items() if pattern in (case.name for case in cases)]
     hint = f"; it is in set {', '.join(elsewhere)}" if elsewhere else ""
     raise UnknownNameError(f"--case: set {case_set!r} has no case {pattern!r}{hint}; known: {known}")
+
+
+def select_by_set(pattern: str = "*") -> dict[str, list[BenchCase]]:
+    """Every set with its cases whose names match a glob; a set without one is left out.
+
+    Raises:
+        NothingSelectedError: no set has a matching case; the known ones are in the message.
+    """
+    matching = {name: [case for case in cases if fnmatchcase(case.name, pattern)] for name, cases in SETS.items()}
+    found = {name: cases for name, cases in matching.items() if cases}
+    if not found:
+        known = ", ".join(dict.fromkeys(case.name for cases in SETS.values() for case in cases))
+        raise NothingSelectedError(f"--case: nothing in any set matches {pattern!r}; known: {known}")
+    return found

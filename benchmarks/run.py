@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 from rich.console import Console
 
+from .harness.closed_pipes import outlive_readers
 from .harness.parent import end_with_parent
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions
 
 @app.command(epilog=EXAMPLE)
 def run(
-    case_set: Annotated[str, typer.Option("--set", help="Set of cases: smoke, pr or nightly.")],
+    case_set: Annotated[str | None, typer.Option("--set", help="Set of cases: smoke, pr or nightly.")] = None,
     out: Annotated[
         Path | None, typer.Option(help="JSON file of the record; its samples go beside it as Parquet.")
     ] = None,
@@ -41,7 +42,10 @@ def run(
         str | None,
         typer.Option(help="Contracts for device time: graph-cold, nvbench-cold, or both with a comma. [the set's own]"),
     ] = None,
-    list_cases: Annotated[bool, typer.Option("--list", help="Print the chosen cases and stop.")] = False,
+    list_cases: Annotated[bool, typer.Option("--list", help="Print the cases (without --set of all) and end.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be measured and end.")] = False,
+    estimate: Annotated[bool, typer.Option("--estimate", help="Print how long it would take and end.")] = False,
+    store: Annotated[str, typer.Option(help="Where --estimate finds earlier nights.")] = "out/store",
     started: Annotated[str, typer.Option(hidden=True)] = "fresh",
 ) -> None:
     """Measure cases in this process and write one record.
@@ -56,12 +60,14 @@ def run(
     """
     end_with_parent()
     console = Console()
-    has_gpu = _choose_kernels()
-    cases = _select(case_set, case)
+    has_gpu = _choose_kernels()  # before anything imports Triton
     if list_cases:
-        for one in cases:
-            console.print(f"{one.name}  {one.stands_for}", markup=False, highlight=False, soft_wrap=True)
-        return
+        _end(console, _listing(case_set, case))
+    case_set, cases = _select(case_set, case)
+    if estimate:
+        _end(console, _estimate(store, case_set, len(cases)))
+    if dry_run:
+        _end(console, _plan(case_set, cases, has_gpu, seed, contracts, out))
     if out is None:
         _stop(USAGE, "--out: expected a file for the record (or --list to see the cases)")
     if out.exists():
@@ -69,15 +75,23 @@ def run(
     _require_writable(out)
     _require_journal(out, resume, seed)
     if not has_gpu:
-        console.print(NO_GPU, soft_wrap=True)
+        _say(console, NO_GPU)
     drawn = secrets.randbelow(2**31) if seed is None else seed
     command = _command(case_set, case, drawn, commit, contracts, out)
     failures = _measure(case_set, cases, drawn, commit, contracts, command, out, console, started)
-    console.print(f"record: {out}", markup=False, highlight=False, soft_wrap=True)
+    _say(console, f"record: {out}", *failures)
     if failures:
-        for line in failures:
-            console.print(line, markup=False, highlight=False, soft_wrap=True)
         _stop(INVALID, f"{len(failures)} checks or series failed; the record says which, and holds no number for them")
+
+
+def _say(console: Console, *lines: str) -> None:
+    for line in lines:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _end(console: Console, lines: list[str]) -> NoReturn:
+    _say(console, *lines)
+    raise typer.Exit(PASS)
 
 
 def _choose_kernels() -> bool:
@@ -95,17 +109,65 @@ def _choose_kernels() -> bool:
     return True
 
 
-def _select(case_set: str, pattern: str) -> "list[BenchCase]":
+def _select(case_set: str | None, pattern: str) -> "tuple[str, list[BenchCase]]":
     try:
-        from .cases import NothingSelectedError, UnknownNameError, select
+        from .cases import SETS, NothingSelectedError, UnknownNameError, select
     except ImportError as error:
         _stop(BROKEN, f"{error}; run `make setup`")
+    if case_set is None:
+        _stop(USAGE, f"--set: expected one of {', '.join(SETS)}; --list without --set names the cases of each")
     try:
-        return select(case_set, pattern)
+        return case_set, select(case_set, pattern)
     except UnknownNameError as error:
         _stop(USAGE, str(error))
     except NothingSelectedError as error:
         _stop(MISSING, str(error))
+
+
+def _listing(case_set: str | None, pattern: str) -> list[str]:
+    """One line for each case of a set, or for each set and its cases."""
+    from .cases import NothingSelectedError, select_by_set
+
+    if case_set is not None:
+        return [f"{one.name}  {one.stands_for}" for one in _select(case_set, pattern)[1]]
+    try:
+        sets = select_by_set(pattern)
+    except NothingSelectedError as error:
+        _stop(MISSING, str(error))
+    return [line for name in sets for line in (f"set: {name}", *_listing(name, pattern))]
+
+
+def _estimate(spec: str, case_set: str, num_cases: int) -> list[str]:
+    from .estimate import estimate_process
+    from .harness.errors import StoreError
+    from .harness.store import open_store
+
+    try:
+        found = estimate_process(open_store(spec, writable=False), case_set, num_cases)
+    except StoreError as error:
+        _stop(BROKEN, f"--store: {error}")
+    lines = [f"{model}: {one.process_s:.0f} s, as in night {one.from_night}" for model, one in found.items()]
+    return lines or [f"no estimate: {spec} holds no night of set {case_set} yet (another one: --store)"]
+
+
+def _plan(
+    case_set: str, cases: "list[BenchCase]", has_gpu: bool, seed: int | None, contracts: str | None, out: Path | None
+) -> list[str]:
+    """What a run would do; nothing is written and no kernel is launched."""
+    from .cold_launches import UnknownContractError, choose_contracts
+
+    try:
+        chosen = choose_contracts(contracts, case_set)
+    except UnknownContractError as error:
+        _stop(USAGE, str(error))
+    lines = [f"set: {case_set}, {len(cases)} cases"]
+    if has_gpu:
+        lines.append(f"contracts for device time: {', '.join(chosen.always)}")
+        cold = sorted(chosen.cold_cases.intersection(case.name for case in cases))
+        lines += [f"nvbench-cold for: {', '.join(cold)}"] if cold else []
+    else:
+        lines.append(NO_GPU)
+    return [*lines, f"seed: {'drawn' if seed is None else seed}", f"record: {out or 'give --out'}"]
 
 
 def _require_writable(out: Path) -> None:
@@ -183,4 +245,5 @@ def _stop(code: int, message: str) -> NoReturn:
 
 
 if __name__ == "__main__":
+    outlive_readers()
     app()

@@ -3,7 +3,7 @@
 import random
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 from .exits import Exit
 
@@ -13,6 +13,8 @@ try:
 except ImportError as missing:
     print(f"error: {missing}\nnext: make setup", file=sys.stderr)
     sys.exit(int(Exit.BROKEN))
+
+from benchmarks.harness.closed_pipes import outlive_readers
 
 from .history.cli import app as history
 from .shell import JsonFlag, errors, print_json
@@ -27,6 +29,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Run, judge and explain measurements. Exit codes: 0 pass, 1 regressed, 2 usage, 3 missing data, 4 invalid "
     "measurement, 5 broken environment, 130 interrupted with everything measured kept.",
+    epilog="Example: python -m ci nightly --set smoke",
 )
 
 app.add_typer(history, name="history")
@@ -60,9 +63,11 @@ def doctor(
     "--store branch:perf-history; python -m ci nightly --set pr --case '*_b32_*' --dry-run"
 )
 def nightly(  # the options are the documentation
-    case_set: Annotated[str, typer.Option("--set", help="Set of cases: smoke, pr or nightly (benchmarks/cases.py).")],
+    case_set: Annotated[
+        str | None, typer.Option("--set", help="Set of cases: smoke, pr or nightly (benchmarks/cases.py).")
+    ] = None,
     pattern: Annotated[str, typer.Option("--case", metavar="GLOB", help="Only cases whose names match.")] = "*",
-    show_list: Annotated[bool, typer.Option("--list", help="Print the cases and end.")] = False,
+    show_list: Annotated[bool, typer.Option("--list", help="Print the cases (without --set of all) and end.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would run and end; nothing starts.")] = False,
     estimate: Annotated[bool, typer.Option("--estimate", help="Print how long it would take and end.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the interrupted night in --out.")] = False,
@@ -90,14 +95,14 @@ def nightly(  # the options are the documentation
         from .config import choose_fork, load_nightly
         from .nightly import Options, run_nightly
 
-        cases = preview.select_cases(case_set, pattern)
+        if show_list:
+            _preview(preview.listing(case_set, pattern), as_json)
+        case_set, cases = preview.select_cases(case_set, pattern)
         config = load_nightly()
         count = processes if processes is not None else config.processes
-        if show_list or dry_run or estimate:
+        if dry_run or estimate:
             seen = preview.Preview(case_set, pattern, cases, store, count, gpus, seed)
-            facts = seen.listing() if show_list else seen.estimate() if estimate else seen.dry_run()
-            print_json(facts) if as_json else preview.show(facts, Console())
-            raise typer.Exit(0)
+            _preview(seen.estimate() if estimate else seen.dry_run(), as_json)
         options = Options(
             case_set=case_set,
             pattern=pattern,
@@ -221,6 +226,13 @@ def spread(
         print_json(found) if as_json else show(found, Console())
 
 
+def _preview(facts: dict[str, Any], as_json: bool) -> NoReturn:
+    from .preview import show
+
+    print_json(facts) if as_json else show(facts, Console())
+    raise typer.Exit(0)
+
+
 def _finish(result: "Result", options: "Options", as_json: bool) -> NoReturn:
     import msgspec
 
@@ -250,6 +262,7 @@ def _finish(result: "Result", options: "Options", as_json: bool) -> NoReturn:
 
 def main() -> None:
     """Entry of ``python -m ci``."""
+    outlive_readers()
     app(prog_name="python -m ci")
 
 

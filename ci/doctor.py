@@ -147,15 +147,15 @@ def _version(name: str) -> str:
 
 
 def _nvml(*, on_gpu: bool) -> Finding:
-    level: Level = "limited" if on_gpu else "ok"  # without a GPU there is nothing to watch
-    what = "clocks, power and throttling are not recorded" if on_gpu else "no GPU to watch"
+    what = "clocks, power and throttling are not recorded" if on_gpu else "there is no GPU to watch either"
     if importlib.util.find_spec("pynvml") is None:
-        return Finding("nvml", level, f"nvidia-ml-py is not installed: {what}", "make setup" if on_gpu else "")
+        return Finding("nvml", "limited", f"nvidia-ml-py is not installed: {what}", "make setup" if on_gpu else "")
     nvml: Any = importlib.import_module("pynvml")
     try:
         nvml.nvmlInit()
     except nvml.NVMLError as error:
-        return Finding("nvml", level, f"{error}: {what}", "install the NVIDIA driver's libraries" if on_gpu else "")
+        fix = "install the NVIDIA driver's libraries" if on_gpu else ""
+        return Finding("nvml", "limited", f"not usable ({error}): {what}", fix)
     try:
         driver = nvml.nvmlSystemGetDriverVersion()
         return Finding("nvml", "ok", f"driver {driver.decode() if isinstance(driver, bytes) else driver}")
@@ -165,7 +165,7 @@ def _nvml(*, on_gpu: bool) -> Finding:
 
 def _nvbench(*, on_gpu: bool) -> Finding:
     if not on_gpu:
-        return Finding("nvbench", "ok", "no GPU to launch on")
+        return Finding("nvbench", "limited", "not used: there is no GPU to launch on")
     lost = "series under nvbench-cold are skipped"
     if not _installed("cuda.bench"):
         machine = platform.machine()

@@ -1,15 +1,14 @@
 """What a nightly would do, without starting anything: cases, commands, and how long it took before."""
 
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
 
-from benchmarks.cases import BenchCase, NothingSelectedError, UnknownNameError, select
+from benchmarks.cases import SETS, BenchCase, NothingSelectedError, UnknownNameError, select, select_by_set
+from benchmarks.estimate import estimate_process
 from benchmarks.harness.errors import StoreError
-from benchmarks.harness.records import Night
 from benchmarks.harness.store import Store, open_store
 
 from .config import load_nightly
@@ -17,19 +16,36 @@ from .exits import BrokenEnvironmentError, MissingDataError, UsageError
 from .gpus import choose_gpus, find_gpus
 
 
-def select_cases(case_set: str, pattern: str) -> list[BenchCase]:
-    """Cases by set and glob.
+def select_cases(case_set: str | None, pattern: str) -> tuple[str, list[BenchCase]]:
+    """The set asked for and its cases that match a glob.
 
     Raises:
-        UsageError: no such set or case; the known names are in the message.
+        UsageError: no set, or no such set or case; the known names are in the message.
         MissingDataError: a glob that matches nothing.
     """
+    if case_set is None:
+        known = ", ".join(SETS)
+        raise UsageError(f"--set: expected one of {known}; --list without --set names the cases of each")
     try:
-        return select(case_set, pattern)
+        return case_set, select(case_set, pattern)
     except UnknownNameError as error:
         raise UsageError(str(error)) from error
     except NothingSelectedError as error:
         raise MissingDataError(str(error)) from error
+
+
+def listing(case_set: str | None, pattern: str) -> dict[str, Any]:
+    """The cases of a set, or of every set. Raises as ``select_cases``."""
+    if case_set is not None:
+        return _listing(*select_cases(case_set, pattern))
+    try:
+        return {"sets": [_listing(name, cases) for name, cases in select_by_set(pattern).items()]}
+    except NothingSelectedError as error:
+        raise MissingDataError(str(error)) from error
+
+
+def _listing(case_set: str, cases: Sequence[BenchCase]) -> dict[str, Any]:
+    return {"set": case_set, "cases": [{"name": case.name, "stands_for": case.stands_for} for case in cases]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +59,6 @@ class Preview:
     processes: int
     gpus: str | None
     seed: int | None
-
-    def listing(self) -> dict[str, Any]:
-        return {"set": self.case_set, "cases": [{"name": c.name, "stands_for": c.stands_for} for c in self.cases]}
 
     def dry_run(self) -> dict[str, Any]:
         """Which GPUs, how many processes, which base nights there are; asks NVML, touches no GPU."""
@@ -68,16 +81,11 @@ class Preview:
 
     def estimate(self) -> dict[str, Any]:
         """Seconds by GPU model, from the newest night of this set; at most what the time cap allows."""
-        store = _stored(self.store)
-        by_model: dict[str, Any] = {}
-        newest: dict[str, Night] = {n.gpu_model: n for n in store.nights() if n.case_set == self.case_set}
-        for model, night in newest.items():
-            records = store.records(night.records)
-            if records:
-                # A night may have measured a part of the set, so count by case.
-                per_case = statistics.median(r.duration_s / max(len(r.cases), 1) for r in records)
-                seconds = round(per_case * len(self.cases) * self.processes, 1)
-                by_model[model] = {"seconds_per_gpu": seconds, "from_night": night.id}
+        found = estimate_process(_stored(self.store), self.case_set, len(self.cases))
+        by_model = {
+            model: {"seconds_per_gpu": round(one.process_s * self.processes, 1), "from_night": one.from_night}
+            for model, one in found.items()
+        }
         cap = load_nightly().cap_s(self.case_set) * self.processes
         return {"estimate": by_model, "at_most_s_per_gpu": cap}
 
@@ -92,6 +100,10 @@ def _stored(spec: str) -> Store:
 def show(facts: dict[str, Any], console: Console) -> None:
     """One line for each fact, one for each entry of a list."""
     for name, value in facts.items():
+        if name == "sets":
+            for one in value:
+                show(one, console)
+            continue
         if name == "cases":
             lines = [f"{case['name']}  {case['stands_for']}" for case in value]
         elif isinstance(value, list):

@@ -6,6 +6,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from benchmarks.harness.closed_pipes import outlive_readers
 from benchmarks.harness.errors import StoreError
 from reports.sources import History, read_stores
 
@@ -13,6 +14,7 @@ OK, OUTDATED, USAGE, MISSING_DATA, INVALID, ENVIRONMENT = 0, 1, 2, 3, 4, 5
 
 app = typer.Typer(
     help="Turn recorded nights into a static site, the README's table and a picture.",
+    epilog="Example: `python -m reports build --store reports/history --out site`",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="markdown",
@@ -40,7 +42,7 @@ def _open(stores: list[str]) -> History:
     except StoreError as error:
         _fail(f"--store: {error}", ENVIRONMENT)
     for line in history.damaged:
-        typer.echo(f"set aside, unreadable: {line}", err=True)
+        typer.echo(f"left out, unreadable: {line}", err=True)
     return history
 
 
@@ -150,4 +152,5 @@ def screenshot(
 
 def main() -> None:
     """Entry point of ``python -m reports``."""
+    outlive_readers()
     sys.exit(app(standalone_mode=True))

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -36,12 +38,49 @@ def test_list_names_the_cases_and_whom_they_stand_for():
     assert "ROCm ATOM PR 1899" in result.output
 
 
+def test_list_without_a_set_names_those_of_all_sets():
+    result = run("--list", "--case", "*_t3_*")
+
+    assert [line.split()[0] for line in result.output.splitlines()] == [
+        *("set:", CASE, CASE.replace("fp32", "bf16")),
+        *("set:", CASE, CASE.replace("fp32", "bf16")),
+    ]
+
+
+def test_dry_run_says_what_would_be_measured_and_writes_nothing(tmp_path):
+    result = run(
+        "--set", "nightly", "--case", "*_b32_*", "--seed", 7, "--dry-run", "--out", tmp_path / "new" / "r.json"
+    )
+
+    assert result.exit_code == 0
+    assert "set: nightly, 18 cases" in result.output
+    assert "no GPU: exact figures" in result.output
+    assert "seed: 7" in result.output
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_estimate_is_for_one_process_of_the_chosen_cases(tmp_path):
+    history = Path(__file__).parents[2] / "reports" / "history"
+    records = Store(history, writable=False).records()
+    whole, part = (
+        run("--set", "nightly", "--case", glob, "--estimate", "--store", history) for glob in ("*", "*_tp1_*")
+    )
+
+    seconds = [float(result.output.split("nvidia-h200: ")[1].split(" s")[0]) for result in (whole, part)]
+    assert min(r.duration_s for r in records) - 1 <= seconds[0] <= max(r.duration_s for r in records) + 1
+    assert seconds[1] == pytest.approx(seconds[0] * 6 / 40, abs=1)
+    assert "no estimate" in run("--set", "pr", "--estimate", "--store", tmp_path).output
+
+
 @pytest.mark.parametrize(
     ("args", "code", "message"),
     [
         (["--set", "daily"], 2, "--set: expected one of smoke, pr, nightly, got 'daily'"),
         (["--set", "smoke", "--case", "kimi"], 2, "has no case 'kimi'; known: kimi_k3_tp8_b1_t8_a3.84_fp32"),
         (["--set", "smoke", "--case", "*_b7_*"], 3, "nothing in set 'smoke' matches '*_b7_*'; known: kimi_k3"),
+        ([], 2, "--set: expected one of smoke, pr, nightly; --list without --set names the cases of each"),
+        (["--list", "--case", "*_b7_*"], 3, "nothing in any set matches '*_b7_*'; known: kimi_k3"),
+        (["--set", "smoke", "--contracts", "warm", "--dry-run"], 2, "--contracts: expected some of"),
         (["--set", "smoke"], 2, "--out: expected a file for the record"),
     ],
 )

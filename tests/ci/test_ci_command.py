@@ -30,12 +30,12 @@ def no_process(monkeypatch):
     monkeypatch.setattr("subprocess.Popen", lambda *a, **k: pytest.fail(f"started {a}"))
 
 
-@pytest.mark.parametrize("command", ["nightly", "doctor"])
+@pytest.mark.parametrize("command", [[], ["nightly"], ["doctor"]], ids=" ".join)
 def test_help_has_an_example_and_no_boxes(command):
-    result = invoke(command, "--help")
+    result = invoke(*command, "--help")
 
     assert result.exit_code == 0
-    assert f"python -m ci {command}" in result.output.split("Example")[1]
+    assert " ".join(["python -m ci", *command]) in result.output.split("Example")[1]
     assert not re.search("[│╭]", result.output)
 
 
@@ -43,6 +43,28 @@ def test_list_names_the_cases_and_starts_nothing(no_process):
     result = invoke("nightly", "--set", "smoke", "--list", "--json")
 
     assert [case["name"] for case in json.loads(result.output)["cases"]] == [case.name for case in SETS["smoke"]]
+
+
+def test_list_without_a_set_names_every_set_with_its_cases(no_process):
+    result = invoke("nightly", "--list", "--json")
+
+    found = {one["set"]: [case["name"] for case in one["cases"]] for one in json.loads(result.output)["sets"]}
+    assert found == {name: [case.name for case in cases] for name, cases in SETS.items()}
+
+
+def test_list_of_all_sets_leaves_out_those_without_a_match(no_process):
+    result = invoke("nightly", "--list", "--case", "*_t3_*")
+
+    assert [line for line in result.output.splitlines() if line.startswith("set")] == ["set: smoke", "set: nightly"]
+    assert invoke("nightly", "--list", "--case", "*zzz*").exit_code == Exit.MISSING
+
+
+@pytest.mark.parametrize("option", ["--dry-run", "--estimate", "--resume"])
+def test_all_but_list_need_a_set_and_say_so(no_process, option):
+    result = invoke("nightly", option)
+
+    assert result.exit_code == Exit.USAGE
+    assert "--set: expected one of smoke, pr, nightly; --list without --set" in result.output
 
 
 def test_dry_run_says_what_would_run_and_starts_nothing(no_process, tmp_path):
@@ -208,6 +230,13 @@ class TestDoctor:
         assert {f["level"] for f in found["findings"]} <= {"ok", "limited"}
         assert any("on the CPU" in what for what in found["will_run"])
         assert any("device times" in what for what in found["will_not_run"])
+
+    def test_absent_nvml_is_no_ok(self, tmp_path):
+        result = invoke("doctor", "--json", "--store", str(tmp_path / "store"))
+
+        nvml = next(f for f in json.loads(result.output)["findings"] if f["name"] == "nvml")
+        assert (nvml["level"] == "ok") == nvml["found"].startswith("driver ")
+        assert nvml["level"] == "ok" or "no GPU to watch" in nvml["found"]
 
     def test_missing_package_is_named_with_its_repair_and_exits_5(self, monkeypatch, tmp_path, quick):
         real = doctor.importlib.util.find_spec

@@ -1,0 +1,28 @@
+"""How long a measuring process would take, from nights that were measured before."""
+
+import statistics
+from dataclasses import dataclass
+
+from .harness.records import Night
+from .harness.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Of one process on one GPU model."""
+
+    process_s: float
+    from_night: str
+
+
+def estimate_process(store: Store, case_set: str, num_cases: int) -> dict[str, Estimate]:
+    """Seconds by GPU model, from the newest night of this set; a model without such a night is left out."""
+    newest: dict[str, Night] = {night.gpu_model: night for night in store.nights() if night.case_set == case_set}
+    found = {}
+    for model, night in newest.items():
+        records = store.records(night.records)
+        if records:
+            # A night may have measured a part of the set, so count by case.
+            per_case_s = statistics.median(record.duration_s / max(len(record.cases), 1) for record in records)
+            found[model] = Estimate(per_case_s * num_cases, night.id)
+    return found
