@@ -12,6 +12,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 from rich.console import Console
 
+from benchmarks.harness.environment import commit_of
 from benchmarks.harness.errors import BranchError, LockHeldError, StoreError
 from benchmarks.harness.lock import GpuLock
 from benchmarks.harness.records import Night, Record, new_id, utc_now
@@ -142,7 +143,7 @@ def _begin(options: Options) -> tuple[State, list[Gpu]]:
             raise UsageError(f"--resume: nothing to go on with, {options.out / STATE_FILE} does not exist")
         gpus = choose_gpus(options.gpus, present)
         plan = Plan(
-            id=new_id(options.commit),
+            id=new_id(options.commit or commit_of(ROOT / "recoverssm")),
             case_set=options.case_set,
             pattern=options.pattern,
             store=options.store,
@@ -181,6 +182,8 @@ def _measure(gpu: Gpu, measuring: Measuring, options: Options) -> None:
 
 def _judge_and_store(measuring: Measuring, options: Options, thresholds: Thresholds) -> Result:
     state, store = measuring.state, measuring.store
+    # Here and not before measuring: an interrupted night would set a file aside, and the resumed one would not name it.
+    store.check()
     ids = [record for gpu in state.plan.gpus for record in state.records.get(gpu, {}).values()]
     records = store.records(ids)
     lost = set(ids) - {r.id for r in records} - {i for i in ids if any(i in note for note in store.quarantined)}

@@ -108,6 +108,11 @@ def collect_subject(package_dir: Path, *, commit: str | None = None) -> Subject:
     return Subject(source_hash=source_hash(package_dir), version=_version(package_dir), **from_git)
 
 
+def commit_of(package_dir: Path) -> str | None:
+    """The commit that is checked out; None without git or a repository."""
+    return _git_facts(package_dir).get("commit")
+
+
 def source_hash(package_dir: Path) -> str:
     """SHA-256 over the relative names and contents of a package's files, compiled ones left out.
 

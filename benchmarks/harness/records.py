@@ -306,13 +306,30 @@ def decode_night(data: bytes) -> Night:
     return _decode(data, "night", Night)
 
 
-class _Versioned(msgspec.Struct, frozen=True):
+class Header(msgspec.Struct, frozen=True):
+    """What every file of a store begins with."""
+
+    id: str = ""
     schema_version: int | None = None
 
 
 def schema_version(data: bytes) -> int | None:
     """Of a record or night, whatever else it holds. Raises msgspec.ValidationError or msgspec.DecodeError."""
-    return msgspec.json.decode(data, type=_Versioned).schema_version
+    return msgspec.json.decode(data, type=Header).schema_version
+
+
+def decode_header(data: bytes, kind: Kind) -> Header:
+    """Read past the content of a newest or newer file, which need be no more than JSON; older ones are read whole.
+
+    About four times as fast as reading the content. Raises as ``_decode``, but not for a newer version.
+    """
+    try:
+        header = msgspec.json.decode(data, type=Header)
+    except RecursionError as error:
+        raise msgspec.DecodeError("JSON is nested too deeply") from error
+    if header.schema_version is None or header.schema_version < SCHEMA_VERSION:
+        decode_record(data) if kind == "record" else decode_night(data)
+    return header
 
 
 def _decode(data: bytes, kind: Kind, expected: type[T]) -> T:

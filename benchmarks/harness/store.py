@@ -21,10 +21,20 @@ from filelock import FileLock, Timeout
 
 from .errors import AlreadyStoredError, CorruptRecordError, StoreError, StoreFullError
 from .migrations import NewerSchemaError
-from .records import Environment, Night, Record, decode_night, decode_record, encode, samples_path
+from .records import (
+    Environment,
+    Header,
+    Night,
+    Record,
+    decode_header,
+    decode_night,
+    decode_record,
+    encode,
+    samples_path,
+)
 from .samples import SCHEMA, read_samples, schema_problem
 
-T = TypeVar("T", Record, Night)
+T = TypeVar("T", Record, Night, Header)
 
 FOLDER_NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 LOCK_TIMEOUT_S = 120.0  # writers hold the lock for milliseconds; longer means that one of them hangs
@@ -137,6 +147,18 @@ class Store:
             if record is not None:
                 found.append(record)
         return found
+
+    def check(self) -> None:
+        """Set every file aside whose JSON cannot be read or is of no schema of ours, and records without samples.
+
+        About 1 ms for a record of 40 cases, so two seconds for 400 nights of five. What lies inside is checked when it
+        is read.
+        """
+        self._set_interrupted_aside()
+        for path in self._files("records", None):
+            self._read(path, partial(decode_header, kind="record"), partial(_require_samples, path))
+        for path in self._files("nights", None):
+            self._read(path, partial(decode_header, kind="night"))
 
     def nights(self, gpu_model: str | None = None) -> list[Night]:
         """Readable nights in order of time, of one GPU model or of all."""
@@ -319,6 +341,11 @@ def _is_newer(error: Exception) -> bool:
     return isinstance(error, NewerSchemaError) or (
         isinstance(error, msgspec.ValidationError) and "unknown field" in str(error)
     )
+
+
+def _require_samples(record_path: Path) -> None:
+    if not samples_path(record_path).is_file():
+        raise ValueError(f"{samples_path(record_path).name}: missing")
 
 
 def _write_through(path: Path, data: bytes) -> None:

@@ -18,6 +18,7 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
     help="Look after stores of records and nights, and ask them for values.",
+    epilog="Example: python -m ci history query --metric device_us --op verify",
 )
 OneStore = Annotated[str, typer.Option("--store", help="Folder of records and nights, or branch:NAME.")]
 Stores = Annotated[

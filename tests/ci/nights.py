@@ -76,7 +76,7 @@ def make_records(values: Sequence[float | None] = QUIET, **changes: object) -> l
 
 @dataclass
 class FakeNight:
-    """A workplace whose measuring processes are prepared: ``prepare`` them, then ``run``."""
+    """Nights in a folder of their own, whose measuring processes are prepared: ``prepare`` them, then ``run``."""
 
     tmp: Path
     store: Path = field(init=False)

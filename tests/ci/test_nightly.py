@@ -389,6 +389,30 @@ def test_damaged_record_of_the_base_night_is_named_and_fails_the_night_once(fake
     assert {v.verdict for v in third.nights[0].verdicts} == {"inconclusive", "unchanged"}
 
 
+def test_damaged_record_of_a_night_that_is_no_base_is_named_and_fails_the_night_once(fake_night):
+    old = fake_night.night(make_records()).nights[0]
+    fake_night.night(make_records())
+    path = next(fake_night.store.rglob(f"{old.records[2]}.json"))
+    path.write_bytes(path.read_bytes()[:-30])
+
+    third = fake_night.night(make_records())
+    fourth = fake_night.night(make_records())
+
+    assert third.code == Exit.INVALID
+    assert [old.records[2] in note for note in third.nights[0].quarantined] == [True]
+    assert not path.exists()
+    assert fourth.code == Exit.PASS
+
+
+def test_folder_of_records_on_their_way_is_named_by_the_commit(fake_night, monkeypatch):
+    monkeypatch.setattr("ci.nightly.commit_of", lambda folder: "fedcba9876")
+
+    fake_night.night([None, None])
+
+    (folder,) = (fake_night.tmp / "out" / "processes").iterdir()
+    assert "-fedcba98-" in folder.name
+
+
 def test_stored_night_is_strict_json(fake_night):
     night = fake_night.night(make_records()).nights[0]
 

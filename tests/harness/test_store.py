@@ -306,6 +306,28 @@ def test_store_that_is_only_read_is_never_written_to(store: Store):
         reader.add_record(make_record(), make_table())
 
 
+def test_check_names_every_file_that_is_no_json_of_a_known_schema(store: Store):
+    paths = add_three(store)
+    store.add_night(make_night("20261129T150000Z-abc-000002", []))
+    other = store.add_night(make_night("20261129T150000Z-abc-000003", [], gpu_model="nvidia-h100"))
+    paths[0].write_bytes(paths[0].read_bytes()[:-20])
+    paths[1].with_suffix(".parquet").unlink()
+    other.write_bytes(other.read_bytes().replace(b'"schema_version": 1', b'"schema_version": 0'))
+    newer = store.add_night(make_night("20261129T150000Z-abc-000004", []))
+    newer.write_bytes(newer.read_bytes().replace(b'"schema_version": 1', b'"schema_version": 99'))
+
+    store.check()
+
+    assert [note.split(":")[0] for note in store.quarantined] == [
+        str(path.relative_to(store.folder)) for path in (paths[0], paths[1], other)
+    ]
+    assert [record.id for record in store.records()] == [paths[2].stem]
+    again = Store(store.folder)
+    again.check()
+    assert again.quarantined == []
+    assert newer.exists()  # nothing is wrong with it: another runner has a newer program
+
+
 def test_reading_twice_names_a_file_once(store: Store):
     add_three(store)[0].write_bytes(b"{")
     reader = open_store(store.folder, writable=False)
