@@ -48,6 +48,7 @@ test-long: setup ## the tests that take minutes
 	TRITON_INTERPRET=1 $(PY) -m pytest -m 'long and not gpu' --timeout 3600
 
 test-gpu: setup ## the gpu tests, on a GPU host; writes reports/evidence/gpu-tests.json, to be committed
+	@$(PY) -m ci.evidence gpu
 	@mkdir -p out && rm -f out/gpu-tests.xml
 	status=0; env -u TRITON_INTERPRET $(PY) -m pytest -m gpu --junitxml out/gpu-tests.xml || status=$$?; \
 	  $(PY) -m ci.evidence write --junit out/gpu-tests.xml && exit $$status

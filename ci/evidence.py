@@ -72,6 +72,20 @@ def gpu_facts() -> dict[str, str]:
     }
 
 
+def find_gpu() -> Verdict:
+    """Whether the GPU tests can run here at all; asked first, so that nobody waits for a run in which all skip."""
+    import torch
+
+    if not torch.cuda.is_available():
+        build = "a CPU build" if torch.version.cuda is None else f"built for CUDA {torch.version.cuda}"
+        return Verdict(
+            Exit.BROKEN,
+            f"no GPU here that torch {torch.__version__} ({build}) can use: the gpu tests were not started and "
+            f"{EVIDENCE} is untouched.\nOn a GPU host: make test-gpu; what is missing: python -m ci doctor",
+        )
+    return Verdict(Exit.PASS, f"GPU tests run on {torch.cuda.get_device_name(0)}")
+
+
 def write(junit: Path, root: Path = ROOT) -> Verdict:
     """Turn the JUnit file of a GPU test run into the evidence file. Failures are recorded as they are."""
     suite = ET.parse(junit).getroot().find(".//testsuite")  # noqa: S314 - our own pytest wrote this file
@@ -134,16 +148,30 @@ def main(argv: Sequence[str] | None = None) -> int:
         epilog="example: python -m ci.evidence write --junit out/gpu-tests.xml",
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("check", help="fail when the kernel sources changed since the evidence")
-    writer = commands.add_parser("write", help="make the evidence file from a GPU test run's JUnit file")
+    _add(commands, "gpu", "say which GPU the tests would run on; fail where there is none")
+    _add(commands, "check", "fail when the kernel sources changed since the evidence")
+    writer = _add(commands, "write", "make the evidence file from a GPU test run's JUnit file", "out/gpu-tests.xml")
     writer.add_argument("--junit", type=Path, required=True, metavar="FILE")
     arguments = parser.parse_args(argv)
     try:
-        verdict = check() if arguments.command == "check" else write(arguments.junit)
+        match arguments.command:
+            case "gpu":
+                verdict = find_gpu()
+            case "check":
+                verdict = check()
+            case _:
+                verdict = write(arguments.junit)
     except (OSError, ET.ParseError) as error:
         verdict = Verdict(Exit.INVALID, f"cannot read or write: {error}")
     print(verdict.message, file=sys.stderr if verdict.code else sys.stdout)
     return verdict.code
+
+
+def _add(
+    commands: "argparse._SubParsersAction[argparse.ArgumentParser]", name: str, what: str, junit: str = ""
+) -> argparse.ArgumentParser:
+    example = f"example: python -m ci.evidence {name}" + (f" --junit {junit}" if junit else "")
+    return commands.add_parser(name, help=what, description=f"{what[0].upper()}{what[1:]}.", epilog=example)
 
 
 def _source_files(root: Path) -> list[Path]:

@@ -67,6 +67,14 @@ class TestNightly:
     def test_one_night_at_a_time_uses_a_card_and_is_never_cut_short(self, job):
         assert job["concurrency"] == {"group": "gpu-${{ matrix.gpu }}", "cancel-in-progress": False}
 
+    def test_the_page_is_left_out_where_plotly_is_not_installed(self, job):
+        (page,) = [step for step in job["steps"] if step.get("name") == "page"]
+        (upload,) = [step for step in job["steps"] if "upload-artifact" in step.get("uses", "")]
+
+        assert page["run"] == "make site STORE=branch:perf-history SITE=out/site"
+        assert upload["with"]["path"] == "out/site"
+        assert upload["with"]["if-no-files-found"] == "ignore"
+
     def test_the_store_is_the_branch_so_that_a_night_finds_the_last_one(self, job):
         (night,) = [step["run"] for step in job["steps"] if " ci nightly " in step.get("run", "")]
 

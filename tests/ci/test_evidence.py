@@ -148,5 +148,27 @@ def test_a_missing_junit_file_is_one_line_on_stderr(root, capsys):
     assert "absent.xml" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", [[], ["gpu"], ["check"], ["write"]], ids=" ".join)
+def test_help_has_an_example(command, capsys):
+    with pytest.raises(SystemExit, match="0"):
+        evidence.main([*command, "--help"])
+
+    example = capsys.readouterr().out.split("example: ")[1]
+    assert " ".join(["python -m ci.evidence", *command]) in example
+
+
+def test_a_machine_without_a_gpu_is_told_so_at_once(monkeypatch, capsys):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+
+    assert evidence.main(["gpu"]) == Exit.BROKEN
+    assert "no GPU here" in capsys.readouterr().err
+
+
+def test_make_test_gpu_asks_for_the_gpu_before_anything_else():
+    lines = (evidence.ROOT / "Makefile").read_text().split("test-gpu: setup")[1].splitlines()
+
+    assert lines[1] == "\t@$(PY) -m ci.evidence gpu"
+
+
 def test_the_repository_itself_passes(capsys):
     assert evidence.main(["check"]) == Exit.PASS, capsys.readouterr().err
