@@ -5,6 +5,7 @@ the check comes before the timer, a contract that cannot be kept yields no numbe
 """
 
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from .harness.clock import Launch
     from .harness.measure import Samples
+    from .harness.quiet import QuietCard
     from .providers import Provider
 
 SEED = 0
@@ -45,9 +47,9 @@ class OneSeries:
 
     Attributes:
         launches: one op call each; the host contracts have exactly one.
-        num_kernels: that one call launches; None where nobody counts.
-        restore: gives memory that calls write and read again its values from before the first; see providers.
         least_us: the roofline time; a cold result far below it is impossible. None where there is no roofline.
+        restore, num_kernels: as in ``providers.Series``.
+        num_non_finite: elements of outputs and states that are NaN or infinite; asked after timing.
     """
 
     op: str
@@ -56,12 +58,15 @@ class OneSeries:
     contract: Contract
     launches: tuple["Launch", ...]
     least_us: float | None = None
-    num_kernels: int | None = None
     restore: "Launch | None" = None
+    num_kernels: int | None = None
+    num_non_finite: Callable[[], int] = lambda: 0
 
-    def measure(self) -> "Samples":
+    def measure(self, card: "QuietCard | None" = None) -> "Samples":
         """Samples under the contract.
 
+        Args:
+            card: judges blocks of samples of ``graph-cold``; those taken while the card was held back do not count.
         Raises:
             MeasurementError: it cannot be kept, or the result is impossible; there is no other timer.
         """
@@ -71,9 +76,15 @@ class OneSeries:
         if self.contract == "cpu-reference":
             return measure_cpu_reference(self.launches[0], sampling=cpu_process.SAMPLING)
         samples = measure_graph_cold(
-            self.launches, sampling=gpu_process.SAMPLING, restore=self.restore, num_kernels=self.num_kernels
+            self.launches,
+            sampling=gpu_process.SAMPLING,
+            restore=self.restore,
+            num_kernels=self.num_kernels,
+            card=card,
         )
         self.refuse_impossible(samples)
+        if num_non_finite := self.num_non_finite():
+            raise CheckFailedError(f"{self.provider} {self.op} on {self.case}: {num_non_finite} elements not finite")
         return samples
 
     def refuse_impossible(self, samples: "Samples") -> None:
@@ -113,11 +124,20 @@ def device_series(op: str, provider_name: str, case: BenchCase) -> OneSeries:
         raise UnavailableError("graph-cold needs a CUDA device, and torch sees none")
     device = torch.device("cuda", torch.cuda.current_device())
     provider = _provider(provider_name)
-    least_bytes_per_us = best_bytes_per_us(device.index)
+    bytes_per_us = best_bytes_per_us(device.index)
     prepared = _checked(provider, case, device)
     series = next(one for one in prepared.series() if (one.op, one.contract) == (op, "graph-cold"))
-    least_us = series.cost.total_bytes / least_bytes_per_us
-    return OneSeries(op, provider_name, case, "graph-cold", series.calls, least_us, series.num_kernels, series.restore)
+    return OneSeries(
+        op,
+        provider_name,
+        case,
+        "graph-cold",
+        series.calls,
+        series.cost.total_bytes / bytes_per_us,
+        series.restore,
+        series.num_kernels,
+        prepared.num_non_finite,
+    )
 
 
 def reference_series(op: str, case: BenchCase) -> OneSeries:

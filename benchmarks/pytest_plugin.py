@@ -11,8 +11,9 @@ verdicts stay with ``python -m ci``. A comparison across differing environments 
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from functools import cache, partial
+from contextlib import ExitStack, nullcontext
+from functools import cache
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -22,6 +23,7 @@ from .harness.environment import collect_environment, gpu_uuid
 from .harness.gpu_monitor import GpuMonitor
 from .harness.lock import GpuLock
 from .harness.measure import Samples, measure_cpu_reference, measure_graph_cold, measure_host_dispatch
+from .harness.quiet import QuietCard
 from .harness.records import Contract, Environment
 from .harness.stopping import DEFAULT_SAMPLING, Sampling
 
@@ -82,27 +84,35 @@ class GpuBenchmark:
         *,
         contract: Contract = "graph-cold",
         sampling: Sampling = DEFAULT_SAMPLING,
+        restore: "Launch | None" = None,
+        num_kernels: int | None = None,
     ) -> Samples | None:
         """Measure under one contract and hand every sample on; no contract stands in for another.
 
         Args:
             launches: each one op call; for ``graph-cold`` on buffers that together are at least twice the L2
                 (``cold_cache.num_rotations``), for ``host-dispatch`` and ``cpu-reference`` exactly one.
+            restore, num_kernels: of ``measure_graph_cold``, and for that contract alone.
         Returns:
             The samples; None where benchmarks are disabled, and each launch then runs once.
         Raises:
             MeasurementError: the contract cannot be kept, for instance without a GPU.
         """
         calls = [launches] if callable(launches) else list(launches)
-        measure = partial(_engine(contract, calls), sampling=sampling)
+        measure = _engine(contract, calls, sampling, restore, num_kernels)
         return self.measured_by(measure, contract, otherwise=lambda: [call() for call in calls])
 
     def measured_by(
-        self, measure: Callable[[], Samples], contract: Contract, *, otherwise: Callable[[], object] = lambda: None
+        self,
+        measure: Callable[[QuietCard], Samples],
+        contract: Contract,
+        *,
+        otherwise: Callable[[], object] = lambda: None,
     ) -> Samples | None:
         """As calling it, for callers that measure through ``benchmarks.harness`` themselves.
 
         Args:
+            measure: gets the judge of blocks of samples that ``measure_graph_cold`` takes.
             otherwise: runs in place of ``measure`` under ``--benchmark-disable`` and under xdist.
         """
         if not self._benchmark.enabled:
@@ -114,6 +124,7 @@ class GpuBenchmark:
             contract=contract,
             launches_per_sample=samples.launches_per_sample,
             stop_reason=samples.stop_reason,
+            num_dropped=len(samples.dropped),
             clocks=clocks,
             **{ENVIRONMENT: msgspec.to_builtins(current_environment())},
         )
@@ -135,15 +146,15 @@ class GpuBenchmark:
         if uuid is not None:
             self._held.hold(uuid)
 
-    def _measure(self, measure: Callable[[], Samples], contract: Contract) -> tuple[Samples, dict[str, Any]]:
+    def _measure(self, measure: Callable[[QuietCard], Samples], contract: Contract) -> tuple[Samples, dict[str, Any]]:
         """The samples, and what NVML saw of the card meanwhile."""
         uuid = None if contract == "cpu-reference" else gpu_uuid()
         if uuid is None:
-            return measure(), {"missing": {"nvml": "no CUDA device in use"}}
+            return measure(QuietCard()), {"missing": {"nvml": "no CUDA device in use"}}
         self._held.hold(uuid)
-        with GpuMonitor(uuid) as monitor:
-            samples = measure()
-        return samples, msgspec.to_builtins(monitor.summary())
+        with GpuMonitor(uuid) as monitor, monitor.held() if contract in HOST_CONTRACTS else nullcontext():
+            samples = measure(QuietCard(monitor.throttle_us))
+        return samples, msgspec.to_builtins(monitor.summary()) | _sm_clock(samples)
 
     def _refuse_other_contract(self, contract: Contract) -> None:
         saved = self._item.config.stash.get(_SAVED_CONTRACTS, {}).get(self._item.nodeid, contract)
@@ -241,12 +252,25 @@ def _replay_clock(item: pytest.Item) -> ReplayClock:
     return clock
 
 
-def _engine(contract: Contract, calls: "list[Launch]") -> Callable[..., Samples]:
+def _sm_clock(samples: Samples) -> dict[str, float | None]:
+    """Median of the SM clock over the blocks of samples, counted by the SMs themselves."""
+    known = [mhz for mhz in samples.sm_mhz if mhz is not None]
+    return {"sm_cycles_mhz_median": median(known) if known else None}
+
+
+def _engine(
+    contract: Contract, calls: "list[Launch]", sampling: Sampling, restore: "Launch | None", num_kernels: int | None
+) -> Callable[[QuietCard], Samples]:
     if contract == "graph-cold":
-        return partial(measure_graph_cold, calls)
+        return lambda card: measure_graph_cold(
+            calls, sampling=sampling, restore=restore, num_kernels=num_kernels, card=card
+        )
     if contract not in HOST_CONTRACTS:
         known = ", ".join(sorted({"graph-cold", *HOST_CONTRACTS}))
         raise ValueError(f"contract: expected one of {known}, got {contract!r}")
     if len(calls) != 1:
         raise ValueError(f"launches: expected exactly one under {contract}, got {len(calls)}")
-    return partial(measure_host_dispatch if contract == "host-dispatch" else measure_cpu_reference, calls[0])
+    if restore is not None or num_kernels is not None:
+        raise ValueError(f"restore, num_kernels: expected None under {contract}; they belong to graph-cold")
+    measure = measure_host_dispatch if contract == "host-dispatch" else measure_cpu_reference
+    return lambda _card: measure(calls[0], sampling=sampling)

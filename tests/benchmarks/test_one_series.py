@@ -6,7 +6,7 @@ import torch
 from benchmarks import bench_cpu_reference, bench_graph_cold, bench_memory, one_series
 from benchmarks.harness.errors import MeasurementError
 from benchmarks.harness.measure import Samples
-from benchmarks.one_series import OneSeries, UnavailableError, case_of, seconds
+from benchmarks.one_series import CheckFailedError, OneSeries, UnavailableError, case_of, seconds
 
 CASE = case_of(32, 8, "fp32")
 SAMPLES = Samples((10.0, 12.0, 11.0), 4, "enough", (0.0, 0.1, 0.2))
@@ -48,6 +48,25 @@ def test_a_result_below_its_roofline_time_is_refused(least_us, refused):
             series.refuse_impossible(SAMPLES)
     else:
         series.refuse_impossible(SAMPLES)
+
+
+def test_device_time_restores_counts_kernels_and_judges_as_nights_do(monkeypatch):
+    seen = {}
+    monkeypatch.setattr(
+        "benchmarks.harness.measure.measure_graph_cold", lambda launches, **options: seen.update(options) or SAMPLES
+    )
+    series = OneSeries("commit", "recoverssm", CASE, "graph-cold", (), None, restore := object(), 3)
+
+    assert series.measure(card := object()) is SAMPLES
+    assert (seen["restore"], seen["num_kernels"], seen["card"]) == (restore, 3, card)
+
+
+def test_outputs_that_are_not_finite_after_timing_yield_no_number(monkeypatch):
+    monkeypatch.setattr("benchmarks.harness.measure.measure_graph_cold", lambda *_, **__: SAMPLES)
+    series = OneSeries("commit", "recoverssm", CASE, "graph-cold", (), num_non_finite=lambda: 7)
+
+    with pytest.raises(CheckFailedError, match="7 elements not finite"):
+        series.measure()
 
 
 def test_without_a_gpu_there_is_no_device_series(monkeypatch):

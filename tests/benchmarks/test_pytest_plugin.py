@@ -20,7 +20,7 @@ from benchmarks.harness.measure import Samples
 
 def test_it(gpu_benchmark):
     samples = Samples({VALUES_US!r}, 16, "enough", (0.0,) * {len(VALUES_US)})
-    assert gpu_benchmark.measured_by(lambda: samples, "cpu-reference") is samples
+    assert gpu_benchmark.measured_by(lambda card: samples, "cpu-reference") is samples
 """
 MEASURED = """
 import pytest
@@ -164,9 +164,13 @@ def test_a_launch_that_breaks_its_contract_is_refused_by_name(suite):
     def test_unknown(gpu_benchmark):
         with pytest.raises(ValueError, match="expected one of cpu-reference, graph-cold, host-dispatch, got 'exact'"):
             gpu_benchmark(int, contract="exact")
+
+    def test_restore(gpu_benchmark):
+        with pytest.raises(ValueError, match="expected None under host-dispatch; they belong to graph-cold"):
+            gpu_benchmark(int, contract="host-dispatch", restore=int)
     """
 
-    suite(text).assert_outcomes(passed=2)
+    suite(text).assert_outcomes(passed=3)
 
 
 def test_without_a_gpu_device_time_is_an_error_and_no_other_timer(suite, monkeypatch):
@@ -246,3 +250,4 @@ def test_our_suite_times_kernels_on_a_gpu(tmp_path):
         assert one["extra_info"]["clocks"]["num_readings"] > 0
         assert one["stats"]["rounds"] == len(one["stats"]["data"]) >= 6
         assert 1e-6 < one["stats"]["median"] < 1e-3
+        assert one["extra_info"]["clocks"]["sm_cycles_mhz_median"] > 100
