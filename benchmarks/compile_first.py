@@ -47,7 +47,7 @@ def run(
     end_with_parent()
     try:
         cases = select(case_set, case)
-        require_clean()
+        require_clean(library_threads=True)
     except (UnknownNameError, NothingSelectedError, NotCleanError) as error:
         typer.echo(str(error), err=True)
         codes = {UnknownNameError: USAGE, NothingSelectedError: MISSING}
@@ -139,16 +139,20 @@ def launch_all(case: BenchCase, device: torch.device) -> None:
         prepared = provider.prepare(case, device, zlib.crc32(case.name.encode()), 0)
         for series in prepared.series():
             series.calls[0]()
+            if series.restore is not None:
+                series.restore()
         if device.type == "cuda":
             torch.cuda.synchronize(device)
 
 
 def _launch_streams(device: torch.device) -> None:
+    """The controls and a stream of their kind, as a measuring process launches them, but small."""
     from .harness.control import matched_stream, measure_controls
+    from .harness.quiet import QuietCard
     from .harness.stopping import Sampling
 
     sampling = Sampling(min_samples=6, max_samples=6, warmup_s=0.0, max_s=0.1)
-    measure_controls(device, num_bytes=STREAM_BYTES, sampling=sampling)
+    measure_controls(device, num_bytes=STREAM_BYTES, sampling=sampling, card=QuietCard())
     matched_stream(STREAM_BYTES, STREAM_BYTES, device=device, sampling=sampling)
 
 

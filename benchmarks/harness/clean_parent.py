@@ -12,9 +12,12 @@ class NotCleanError(Exception):
     """Something is open or running here that forked children must not inherit."""
 
 
-def require_clean(proc: Path = Path("/proc/self")) -> None:
+def require_clean(proc: Path = Path("/proc/self"), *, library_threads: bool = False) -> None:
     """Whatever a forked child would inherit half: CUDA, NVML, other threads.
 
+    Args:
+        library_threads: allow threads of libraries (BLAS keeps some, and makes new ones after a fork): good enough for
+            children that measure nothing.
     Raises:
         NotCleanError: naming what is there.
     """
@@ -29,7 +32,7 @@ def require_clean(proc: Path = Path("/proc/self")) -> None:
         names = ", ".join(sorted(thread.name for thread in threading.enumerate()))
         raise NotCleanError(f"the parent runs threads ({names}); a forked child would inherit their locks, not them")
     others = [name for name in native_threads(proc) if not name.startswith(SAFE_THREADS)]
-    if len(others) > 1:
+    if len(others) > 1 and not library_threads:
         raise NotCleanError(
             f"libraries run threads in the parent ({', '.join(others)}): a child would have none of them"
         )

@@ -56,7 +56,7 @@ def test_every_op_is_called(monkeypatch):
 
 @pytest.mark.parametrize(("arguments", "code"), [(["--set", "smok"], 2), (["--set", "smoke", "--case", "*zzz*"], 3)])
 def test_wrong_command_line_has_the_codes_of_a_measuring_process(arguments, code, monkeypatch):
-    monkeypatch.setattr("benchmarks.compile_first.require_clean", lambda: None)
+    monkeypatch.setattr("benchmarks.compile_first.require_clean", lambda **_: None)
 
     assert CliRunner().invoke(app, arguments).exit_code == code
 
@@ -88,3 +88,13 @@ def test_measuring_process_compiles_nothing_after_compiling_ahead(tmp_path):
     found = decode_record((tmp_path / "r.json").read_bytes()).compilations
     assert (found.num_compiled, found.compiled) == (0, [])
     assert found.num_cached > 5
+
+
+def test_workers_that_find_no_gpu_are_told_of_and_leave_the_rest_to_measuring():
+    env = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "benchmarks.compile_first", "--set", "smoke", "--workers", "2"]
+
+    done = subprocess.run(command, env=env, cwd=ROOT, check=False, text=True, capture_output=True)
+
+    assert done.returncode == 4
+    assert done.stdout.splitlines()[-1] == "2 workers, 2 of them incomplete (exit codes [5, 5])"
