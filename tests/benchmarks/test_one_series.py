@@ -96,7 +96,7 @@ def test_every_op_of_the_reference_can_be_timed_alone(op):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(
-    ("benchmark", "params"),
+    ("suite", "params"),
     [
         (bench_graph_cold.Verify, ("recoverssm", 1, 4, "fp32")),
         (bench_graph_cold.Verify, ("full_state", 1, 4, "bf16")),
@@ -106,8 +106,8 @@ def test_every_op_of_the_reference_can_be_timed_alone(op):
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else "-".join(map(str, value)),
 )
-def test_the_device_suite_hands_asv_samples_on_a_gpu(benchmark, params):
-    one = benchmark()
+def test_the_device_suite_hands_asv_samples_on_a_gpu(suite, params):
+    one = suite()
     try:
         one.setup(*params)
         found = one.track_seconds(*params)
