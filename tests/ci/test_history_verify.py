@@ -231,3 +231,13 @@ def test_samples_that_do_not_count_are_counted_and_left_out_of_the_median(tmp_pa
 
     store.add_record(msgspec.structs.replace(record, id="20261101T050000Z-x-000001"), table)
     assert "3 samples and 0 dropped ones according to the record" in verify(store.folder).problems[0]
+
+
+def test_a_series_without_a_value_may_keep_the_samples_that_were_too_few(tmp_path, made):
+    record = made.records[0]
+    failed = [msgspec.structs.replace(m, status="failed", value=None, n_samples=0) for m in record.measurements]
+    store = store_nights(tmp_path / "store")
+
+    store.add_record(msgspec.structs.replace(record, measurements=failed), samples_of(record))
+
+    assert verify(store.folder).problems == []
