@@ -14,6 +14,7 @@ import pytest
 
 from benchmarks.harness.store import Store
 from ci.history.verify import verify
+from tests.harness.stored import make_record, make_table
 
 ROOT = Path(__file__).resolve().parents[2]
 # Adds records, and says of each when it is on disk; goes on with the one that the last kill cut short.
@@ -41,6 +42,27 @@ for number in range(first, first + count):
             pass
     print(number, flush=True)
 """
+
+# Adds one record and dies in front of its Nth step on disk: a sync or a rename.
+DYING_WRITER = """
+import os, signal, sys
+from pathlib import Path
+from benchmarks.harness.store import Store
+from tests.harness.stored import make_record, make_table
+left = int(sys.argv[2])
+def dying(step):
+    def take(*arguments):
+        global left
+        left -= 1
+        if left < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return step(*arguments)
+    return take
+os.fsync, Path.rename = dying(os.fsync), dying(Path.rename)
+Store(Path(sys.argv[1])).add_record(make_record(), make_table())
+print(left)
+"""
+NUM_STEPS = 6  # the folder above a new one synced, two files synced, two renames, their folder synced
 
 
 def start(script: Path, *arguments: object) -> "subprocess.Popen[str]":
@@ -104,6 +126,24 @@ def test_writers_killed_at_random_moments_lose_no_finished_record(script: Path, 
 @pytest.mark.long
 def test_writers_killed_at_fifty_random_moments_lose_no_finished_record(script: Path, tmp_path: Path):
     check_after_kills(script, tmp_path / "store", moments=50)
+
+
+@pytest.mark.parametrize("step", range(NUM_STEPS + 1))
+def test_writer_killed_at_any_step_leaves_the_record_whole_or_not_there(tmp_path: Path, step: int):
+    script, folder = tmp_path / "dying.py", tmp_path / "store"
+    script.write_text(DYING_WRITER)
+    (folder / "records").mkdir(parents=True)
+    child = start(script, folder, step)
+    output = child.communicate(timeout=60)[0]
+    assert (child.returncode, output) == ((0, "0\n") if step == NUM_STEPS else (-signal.SIGKILL, ""))
+
+    written = make_record()
+    present = Store(folder, writable=False).records([written.id])
+    assert present in ([], [written])
+    if not present:
+        Store(folder).add_record(written, make_table())
+    assert Store(folder).records([written.id]) == [written]
+    assert verify(folder).problems == []
 
 
 @pytest.mark.long
