@@ -147,8 +147,13 @@ class Measuring:
         save(self.state, self.out)
         for done in (path, samples_path(path), journal_path(path)):
             done.unlink(missing_ok=True)
-        failed = [m for m in record.measurements if m.status in ("failed", "invalid")]
-        return "measured" if not failed else f"measured; {len(failed)} series failed or are invalid"
+        failed = sum(m.status in ("failed", "invalid") for m in record.measurements)
+        compiled = record.compilations.num_compiled if record.compilations else 0
+        return (
+            "measured"
+            + (f"; {failed} series failed or are invalid" if failed else "")
+            + (f"; {compiled} kernels were not compiled ahead" if compiled else "")
+        )
 
     def _set_aside(self, path: Path, reason: str) -> str:
         folder = self.out / "quarantine" / self.state.plan.id
