@@ -25,14 +25,14 @@ CRASHING = "kimi_k3_tp8_b32_t3_a2.73_bf16"
     ("what", "reason"),
     [
         ("illegal", "lost the CUDA context: "),
-        ("spin", "hung: no case finished for 60 s"),
+        ("spin", "hung: no case finished for 30 s"),
         ("segfault", "killed by SIGSEGV"),
     ],
 )
 def test_case_that_goes_wrong_on_the_card_costs_itself(tmp_path, monkeypatch, what, reason):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("RECOVERSSM_LOCK_DIR", str(tmp_path / "locks"))
-    config = replace_config(case_cap_s=60)
+    config = replace_config(case_cap_s=30)
     monkeypatch.setattr("ci.nightly.load_nightly", lambda: config)
     options = Options(
         case_set="smoke",
