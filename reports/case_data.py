@@ -59,18 +59,16 @@ SERIES_HEADINGS = (
     "provider",
     "metric",
     "contract",
+    "verdict",
     "value",
     "range over processes",
-    "processes",
+    "n",
     "sd",
     "bytes moved",
     "roofline",
     "control",
-    "verdict",
-    "change since base night",
-    "reason",
 )
-SERIES_NUMBERS = tuple(range(4, 11))  # columns that are set flush right
+SERIES_NUMBERS = tuple(range(5, 12))  # columns that are set flush right
 CHECK_HEADINGS = ("op", "provider", "metric", "largest value", "limit", "result", "detail")
 
 
@@ -87,11 +85,7 @@ def case_data(case: str, night: Night, nights: Sequence[Night], past: Sequence[P
             "nights": [_night_label(item, entry) for item, entry in zip(nights, past, strict=True)],
             "metrics": [_history_metric(case, past, *metric) for metric in HISTORY],
         },
-        "series": {
-            "headings": SERIES_HEADINGS,
-            "numbers": SERIES_NUMBERS,
-            "rows": _series_rows(case, night, processes),
-        },
+        "series": _series_table(case, night, processes),
         "checks": {"headings": CHECK_HEADINGS, "numbers": (3, 4), "rows": _check_rows(case, processes)},
         "reproduce": f"python -m ci nightly --set {night.case_set} --case '{case}'",
     }
@@ -123,15 +117,17 @@ def _point(figure: Figure, unit: str) -> dict[str, Any]:
     }
 
 
-def _series_rows(case: str, night: Night, processes: Processes) -> list[list[str]]:
+def _series_table(case: str, night: Night, processes: Processes) -> dict[str, Any]:
+    """A row of numbers for each series, and a note below it: the verdict's sentence, too long for a column."""
     verdicts = {verdict.key: verdict for verdict in night.verdicts if verdict.case == case}
     found = dict.fromkeys(processes.series_of(case))
     found |= dict.fromkeys(Series(item.metric, item.op, item.provider, item.contract) for item in verdicts.values())
-    rows = []
+    rows, notes = [], []
     for series in sorted(found, key=lambda item: (item.contract == "exact", item.provider != "recoverssm", item)):
         verdict = verdicts.get((series.metric, series.op, series.provider, case, series.contract))
         rows.append(_series_row(case, series, processes, verdict))
-    return rows
+        notes.append(_series_note(verdict) or processes.figure(series, case).reason)
+    return {"headings": SERIES_HEADINGS, "numbers": SERIES_NUMBERS, "rows": rows, "notes": notes}
 
 
 def _series_row(case: str, series: Series, processes: Processes, verdict: Verdict | None) -> list[str]:
@@ -144,6 +140,7 @@ def _series_row(case: str, series: Series, processes: Processes, verdict: Verdic
         series.provider,
         series.metric,
         series.contract,
+        _verdict_word(verdict),
         text.value_with_unit(figure.median, unit),
         text.span(figure, unit),
         str(figure.n) if figure.n == len(processes.records) else f"{figure.n} of {len(processes.records)}",
@@ -151,9 +148,6 @@ def _series_row(case: str, series: Series, processes: Processes, verdict: Verdic
         text.size(moved[0]) if moved else text.MISSING,
         text.percent(processes.roofline_pct(series, case).median),
         text.percent(processes.control_pct(series, case).median),
-        _verdict_word(verdict),
-        _change(verdict),
-        (verdict.reason if verdict else "") or figure.reason,
     ]
 
 
@@ -163,13 +157,20 @@ def _verdict_word(verdict: Verdict | None) -> str:
     return f"{VERDICT_MARKS[verdict.verdict]} {verdict.verdict}" + ("" if verdict.gated else " (not gated)")
 
 
-def _change(verdict: Verdict | None) -> str:
-    if verdict is None or verdict.change_pct is None:
-        return text.MISSING
+def _series_note(verdict: Verdict | None) -> str:
+    if verdict is None:
+        return ""
+    return "; ".join(part for part in (_change(verdict), verdict.reason) if part)
+
+
+def _change(verdict: Verdict) -> str:
+    if verdict.change_pct is None:
+        return ""
     shown = text.percent(verdict.change_pct, signed=True)
     if verdict.change_low_pct is not None and verdict.change_high_pct is not None:
         low = text.percent(verdict.change_low_pct, signed=True)
         shown += f" (95 %: {low} to {text.percent(verdict.change_high_pct, signed=True)})"
+    shown = f"{shown} since the base night"
     return shown + ("" if verdict.limit_pct is None else f", limit {text.percent(verdict.limit_pct)}")
 
 

@@ -67,7 +67,7 @@ def _time(series: Series) -> Callable[[Processes, str], Cell]:
 def _overhead(ours: Series, full: Series) -> Callable[[Processes, str], Cell]:
     def cell(processes: Processes, case: str) -> Cell:
         figure = processes.ratio_pct(ours, full, case)
-        return _cell(figure, text.percent(figure.median, signed=True), text.span(figure, "pct"))
+        return _cell(figure, _bare(text.percent(figure.median, signed=True)), text.span(figure, "pct"))
 
     return cell
 
@@ -75,7 +75,7 @@ def _overhead(ours: Series, full: Series) -> Callable[[Processes, str], Cell]:
 def _share(read: Callable[[Processes, Series, str], Figure], series: Series) -> Callable[[Processes, str], Cell]:
     def cell(processes: Processes, case: str) -> Cell:
         figure = read(processes, series, case)
-        return _cell(figure, text.percent(figure.median), text.span(figure, "pct"))
+        return _cell(figure, _bare(text.percent(figure.median)), text.span(figure, "pct"))
 
     return cell
 
@@ -83,7 +83,7 @@ def _share(read: Callable[[Processes, Series, str], Figure], series: Series) -> 
 def _spread(series: Series) -> Callable[[Processes, str], Cell]:
     def cell(processes: Processes, case: str) -> Cell:
         spread = processes.figure(series, case).sd_pct
-        return Cell(text.percent(spread, digits=2), spread, "" if spread is not None else "needs two processes")
+        return Cell(_bare(text.percent(spread, digits=2)), spread, "" if spread is not None else "needs two processes")
 
     return cell
 
@@ -100,8 +100,17 @@ def _cell(figure: Figure, shown: str, hint: str) -> Cell:
     return Cell(shown, figure.median, hint if figure.n else figure.reason)
 
 
+def _bare(percent: str) -> str:
+    """Without its sign, for columns headed %: sixteen of them must fit a window of 1280 pixels."""
+    return percent.removesuffix(f"{text.NBSP}%")
+
+
+def _percent(value: float | None) -> str:
+    return _bare(text.percent(value))
+
+
 def _signed(value: float | None) -> str:
-    return text.percent(value, signed=True, digits=2)
+    return _bare(text.percent(value, signed=True, digits=2))
 
 
 ROOFLINE_HINT = "byte floor at the best stream bandwidth of this process, over time"
@@ -110,27 +119,27 @@ RATIO_HINT = "ours / full state - 1, in one process"
 
 GPU_COLUMNS = (
     Column("ours", "µs", VERIFY_GROUP, "device time of one verify", _time(derive.VERIFY)),
+    Column("sd", "ours, %", VERIFY_GROUP, "of ours, between processes", _spread(derive.VERIFY)),
+    Column("roofline", "ours, %", VERIFY_GROUP, ROOFLINE_HINT, _share(Processes.roofline_pct, derive.VERIFY)),
+    Column("control", "ours, %", VERIFY_GROUP, CONTROL_HINT, _share(Processes.control_pct, derive.VERIFY)),
     Column("full state", "µs", VERIFY_GROUP, "device time of the full-state verify", _time(derive.FULL_VERIFY)),
+    Column("roofline", "full, %", VERIFY_GROUP, ROOFLINE_HINT, _share(Processes.roofline_pct, derive.FULL_VERIFY)),
+    Column("control", "full, %", VERIFY_GROUP, CONTROL_HINT, _share(Processes.control_pct, derive.FULL_VERIFY)),
     Column("overhead", "%", VERIFY_GROUP, RATIO_HINT, _overhead(derive.VERIFY, derive.FULL_VERIFY)),
-    Column("sd", "%", VERIFY_GROUP, "of ours, between processes", _spread(derive.VERIFY)),
-    Column("roofline", "%", VERIFY_GROUP, ROOFLINE_HINT, _share(Processes.roofline_pct, derive.VERIFY)),
-    Column("control", "%", VERIFY_GROUP, CONTROL_HINT, _share(Processes.control_pct, derive.VERIFY)),
     Column("ours", "µs", COMMIT_GROUP, "plan, state and conv of all layers", _time(derive.COMMIT)),
     Column("roofline", "%", COMMIT_GROUP, ROOFLINE_HINT, _share(Processes.roofline_pct, derive.COMMIT)),
     Column("control", "%", COMMIT_GROUP, CONTROL_HINT, _share(Processes.control_pct, derive.COMMIT)),
     Column("ours", "µs", STEP_GROUP, "all verifies and the commit in one graph", _time(derive.STEP)),
     Column("full state", "µs", STEP_GROUP, "the same with full state", _time(derive.FULL_STEP)),
     Column("overhead", "%", STEP_GROUP, RATIO_HINT, _overhead(derive.STEP, derive.FULL_STEP)),
-    Column(
-        "saved", "%", "memory", "cache bytes against full state", _exact(derive.SAVED_PCT, text.percent), exact=True
-    ),
+    Column("saved", "%", "memory", "cache bytes against full state", _exact(derive.SAVED_PCT, _percent), exact=True),
 )
 
 CPU_COLUMNS = (
     Column("ours", "all layers", "cache", "bytes of one rank", _exact(derive.CACHE, text.size)),
     Column("full state", "all layers", "cache", "bytes of one rank", _exact(derive.FULL_CACHE, text.size)),
     Column("saved", "all layers", "cache", "full state - ours", _exact(derive.SAVED_BYTES, text.size)),
-    Column("saved", "%", "cache", "of full state", _exact(derive.SAVED_PCT, text.percent)),
+    Column("saved", "%", "cache", "of full state", _exact(derive.SAVED_PCT, _percent)),
     Column("gain", "%", "capacity", "tokens in one budget against full state", _exact(derive.CAPACITY_GAIN, _signed)),
 )
 
@@ -179,13 +188,14 @@ def _checks_cell(summary: derive.CheckSummary) -> Cell:
         f"{item.op} {item.provider} {item.metric}: {text.scientific(item.value)}, limit {text.scientific(item.limit)}"
         for item in summary.worst
     ]
+    twin = "shrunken twin, " if all("shrunken twin" in item.detail for item in summary.worst) else ""
     word = "pass" if not summary.num_failed else f"{summary.num_failed} of {summary.num_checks} failed"
     fraction = max(
         (check.value / check.limit for check in summary.worst if check.value is not None and check.limit), default=None
     )
     if fraction is not None and not summary.num_failed:
         word = text.percent(100 * fraction, digits=0)
-    return Cell(word, fraction, "\n".join(lines))
+    return Cell(twin + word, fraction, "\n".join([*(["not this case: a shrunken twin of it"] if twin else []), *lines]))
 
 
 def _processes_cell(processes: Processes, case: str) -> Cell:

@@ -46,6 +46,10 @@ def _open(stores: list[str]) -> History:
     return history
 
 
+def _nights(number: int, kind: str) -> str:
+    return f"{number} {kind} night{'' if number == 1 else 's'}"
+
+
 @app.command()
 def build(
     store: Stores,
@@ -75,7 +79,7 @@ def build(
         typer.echo("notice: no night is recorded in these stores; the page says so", err=True)
     elif not built.num_gpu_nights:
         typer.echo("notice: no GPU night is recorded in these stores; the page shows the CPU alone", err=True)
-    nights = f"{built.num_gpu_nights} GPU nights, {built.num_cpu_nights} CPU nights"
+    nights = f"{_nights(built.num_gpu_nights, 'GPU')}, {_nights(built.num_cpu_nights, 'CPU')}"
     typer.echo(f"{nights}, {built.num_files} files", err=True)
     typer.echo(built.index)
     if history.damaged:

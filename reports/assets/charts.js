@@ -95,7 +95,7 @@ function drawCases(element, night, op) {
     });
     const layout = baseLayout(c);
     layout.xaxis = { ...layout.xaxis, type: "log", title: { text: narrow ? `${op}, µs, log scale` : `${op}, device time in µs, log scale (lower is better)` }, dtick: narrow ? 1 : "D2", tickformat: ",~g" };
-    layout.yaxis = { ...layout.yaxis, range: [indices.length - 0.4, -0.6], tickfont: { family: "ui-monospace, monospace", size: 11 } };
+    layout.yaxis = { ...layout.yaxis, range: [indices.length - 0.4, -0.6], dtick: 1, tickfont: { family: "ui-monospace, monospace", size: 11 } };
     return [traces, layout];
   });
 }

@@ -111,7 +111,7 @@ function matchesWord(text, word) {
 
 // ---- the selected case
 
-function fillTable(table, { headings, numbers, rows }) {
+function fillTable(table, { headings, numbers, rows, notes = [] }) {
   const line = (tag, texts) => {
     const row = document.createElement("tr");
     texts.forEach((text, column) => {
@@ -124,7 +124,14 @@ function fillTable(table, { headings, numbers, rows }) {
   };
   const [head, body] = [document.createElement("thead"), document.createElement("tbody")];
   head.append(line("th", headings));
-  body.append(...rows.map((texts) => line("td", texts)));
+  rows.forEach((texts, index) => {
+    body.append(line("td", texts));
+    if (!notes[index]) return;
+    const note = Object.assign(document.createElement("td"), { className: "remark", colSpan: headings.length });
+    note.append(Object.assign(document.createElement("p"), { textContent: notes[index] }));
+    body.append(document.createElement("tr"));
+    body.lastChild.append(note);
+  });
   table.replaceChildren(head, body);
 }
 
@@ -176,5 +183,15 @@ function setUpSection(section) {
   document.addEventListener("DOMContentLoaded", () => selectCase(section, choice.value));
 }
 
+// A table that goes on beyond its right edge fades there.
+function setUpFade(box) {
+  const update = () => box.classList.toggle("more", box.scrollLeft + box.clientWidth < box.scrollWidth - 1);
+  box.addEventListener("scroll", update, { passive: true });
+  const seen = new ResizeObserver(update);
+  seen.observe(box);
+  seen.observe(box.firstElementChild);
+}
+
 setUpTheme();
+document.querySelectorAll(".scroll").forEach(setUpFade);
 document.querySelectorAll("section[data-model]").forEach(setUpSection);

@@ -86,7 +86,8 @@ def test_the_page_shows_tiles_forty_cases_and_figures_in_the_light(desk):
     assert tile_value(desk, "verify_overhead") == "+27.2 %"
     assert len(visible_cases(desk)) == 40
     draw(desk, "history")
-    draw(desk, "cases")
+    labels = draw(desk, "cases").locator(".ytick text").all_text_contents()
+    assert {f"kimi_k3_{label}" for label in labels} == set(visible_cases(desk)) - {SKIPPED}
 
 
 def test_the_page_follows_a_dark_system_and_its_button_and_so_do_figures(browser, golden_site):
@@ -190,6 +191,39 @@ def test_a_phone_scrolls_only_downwards(browser, golden_site):
         draw(page, "history")
 
         assert page.evaluate("document.documentElement.scrollWidth") == 390
+
+
+@pytest.mark.parametrize("width", [1280, 1440])
+def test_a_desk_shows_every_column_of_the_wide_tables(browser, golden_site, width):
+    with opened(browser, golden_site, width=width) as page:
+        h200(page, "[data-series] td").first.wait_for(state="attached")
+        page.evaluate("document.querySelectorAll('details').forEach(element => { element.open = true; })")
+
+        for table in ("table.cases", "[data-series]"):
+            assert h200(page, table).evaluate("table => table.offsetWidth - table.parentElement.clientWidth") <= 0
+
+
+def test_a_table_that_goes_on_to_the_right_fades_there_until_its_end(browser, golden_site):
+    from playwright.sync_api import expect
+
+    with opened(browser, golden_site, width=390) as page:
+        box = h200(page, ".scroll:has(> table.cases)")
+        expect(box).to_have_class("scroll more")
+
+        box.evaluate("box => { box.scrollLeft = box.scrollWidth; }")
+
+        expect(box).to_have_class("scroll")
+
+
+def test_the_sentence_of_a_verdict_stands_whole_below_its_series(browser, golden_site):
+    with opened(browser, golden_site, width=390) as page:
+        h200(page, "[data-series] td").first.wait_for(state="attached")
+        page.evaluate("document.querySelectorAll('details').forEach(element => { element.open = true; })")
+        sentence = h200(page, "[data-series] .remark p").first
+        sentence.scroll_into_view_if_needed()
+
+        assert "since the base night" in sentence.inner_text()
+        assert sentence.evaluate("element => element.getBoundingClientRect().right") <= 390
 
 
 def test_a_single_night_draws_no_line_over_nights(browser, golden_site, tmp_path):
