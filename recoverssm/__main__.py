@@ -6,6 +6,7 @@ Needs no GPU. Exit codes: 0 done, 2 bad arguments.
 import argparse
 import json
 import math
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -59,7 +60,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ConfigError as error:
         print(f"recoverssm {args.command}: error: {error}", file=sys.stderr)
         return 2
-    print(json.dumps(report, indent=2, allow_nan=False) if args.json else "\n".join(lines))
+    try:
+        print(json.dumps(report, indent=2, allow_nan=False) if args.json else "\n".join(lines), flush=True)
+    except BrokenPipeError:  # the reader has gone, as `head` does; at its end Python would write again, and exit 120
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 

@@ -319,15 +319,15 @@ def schema_version(data: bytes) -> int | None:
 
 
 def decode_header(data: bytes, kind: Kind) -> Header:
-    """Read past the content of a newest or newer file, which need be no more than JSON; older ones are read whole.
+    """Read past the content, which need be no more than JSON; a file of an older schema version is read whole.
 
-    About four times as fast as reading the content. Raises as ``_decode``, but not for a newer version.
+    About four times as fast as reading the content. Raises as ``_decode``.
     """
     try:
         header = msgspec.json.decode(data, type=Header)
     except RecursionError as error:
         raise msgspec.DecodeError("JSON is nested too deeply") from error
-    if header.schema_version is None or header.schema_version < SCHEMA_VERSION:
+    if header.schema_version != SCHEMA_VERSION:
         decode_record(data) if kind == "record" else decode_night(data)
     return header
 

@@ -151,8 +151,8 @@ class Store:
     def check(self) -> None:
         """Set every file aside whose JSON cannot be read or is of no schema of ours, and records without samples.
 
-        About 1 ms for a record of 40 cases, so two seconds for 400 nights of five. What lies inside is checked when it
-        is read.
+        0.3 to 0.8 ms for a record of 40 cases (half a MB), so under two seconds for 400 nights of five. What lies
+        inside is checked when it is read.
         """
         self._set_interrupted_aside()
         for path in self._files("records", None):

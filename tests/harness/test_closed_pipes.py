@@ -51,6 +51,7 @@ def run(nobody, *arguments, **options):
         (["ci", "nightly", "--set", "smoke", "--case", "*zzz*"], 3),
         (["benchmarks.run", "--set", "nightly", "--list"], 0),
         (["reports", "--help"], 0),
+        (["recoverssm", "shapes"], 0),
     ],
     ids=str,
 )
