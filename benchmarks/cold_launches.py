@@ -75,5 +75,10 @@ def choose_contracts(text: str | None, case_set: str) -> DeviceContracts:
 def measure_cold_launches(series: Series, device: torch.device) -> Samples:
     """One series under ``nvbench-cold``; raises as ``measure_nvbench_cold`` does."""
     return measure_nvbench_cold(
-        series.calls, restore=series.restore, num_kernels=series.num_kernels, device_index=device.index
+        series.calls,
+        restore=series.restore,
+        warm=series.warm,
+        dirty_share=series.dirty_share,
+        num_kernels=series.num_kernels,
+        device_index=device.index,
     )

@@ -45,6 +45,12 @@ class StepInputs:
     layer_gates: tuple[GateParams, ...]
     accepted: tuple[int, ...]
 
+    @property
+    def verify_inputs(self) -> tuple[Tensor, ...]:
+        """What every verify of the step reads, whichever its layer's state."""
+        gate = (self.gate.A_log, self.gate.dt_bias)
+        return (self.q, self.k, self.v, self.raw_gate, self.raw_beta, *gate, self.query_start_loc)
+
 
 @dataclass(frozen=True, slots=True)
 class LayerSet:

@@ -1,7 +1,9 @@
 """The contract ``nvbench-cold``: isolated cold launches, taken by NVBench through its Python package ``cuda-bench``.
 
 NVBench flushes the L2 before each launch, blocks the stream until the launch is enqueued, times it with a pair of CUDA
-events, reads the SM clock around it and drops samples taken under throttle. docs/measuring.md has the terms.
+events, reads the SM clock around it and drops samples taken under throttle. Its flush leaves the L2 full of lines that
+have to be written back, whatever the op writes, and activations cold; ``l2_contents.py`` settles both.
+docs/measuring.md has the terms.
 
 Its Python package runs its benchmarks once per process and registers nothing afterwards, while a measuring process
 goes from series to series. So one benchmark with many states is registered, and its run is held open in a thread: each
@@ -22,13 +24,18 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .clock import CudaEventTimer, Launch, no_garbage_collection
 from .errors import BelowResolutionError, MeasurementError, MissingToolError, NoDeviceError
 from .measure import MIN_RESOLUTIONS, Samples
 from .stats.summary import median, summarise
 from .stopping import FEWEST_SAMPLES, Sampling
+
+if TYPE_CHECKING:
+    import torch
+
+    from .l2_contents import L2Contents
 
 COLD_SAMPLING = Sampling(min_samples=30, max_samples=150, warmup_s=0.02, max_s=0.4)
 """Each launch is a sample of its own here, and short ones scatter: more samples than under graph-cold."""
@@ -52,17 +59,21 @@ def measure_nvbench_cold(
     launches: Sequence[Launch],
     *,
     restore: Launch | None = None,
+    warm: Sequence["torch.Tensor"] = (),
+    dirty_share: float = 0.0,
     num_kernels: int | None = None,
     sampling: Sampling = COLD_SAMPLING,
     device_index: int | None = None,
 ) -> Samples:
-    """Device time of one op call launched alone, with a flushed L2: per-sample values from NVBench.
+    """Device time of one op call launched alone, with nothing but ``warm`` in the L2: per-sample values from NVBench.
 
     Takes ``sampling.max_samples`` samples, or as many as ``sampling.max_s`` allows.
 
     Args:
         launches: each one op call; they take turns, so that address translation is as cold as under graph-cold.
         restore: puts back what a call changes; called before each call, on its stream, outside the timed window.
+        warm: what launches find in the L2; everything else comes from DRAM.
+        dirty_share: of the other lines there, how many have to be written back; see ``L2Contents``.
         num_kernels: kernels of one op call; a captured call must have exactly as many.
         device_index: the current device by default; it must be the same for the whole process.
     Raises:
@@ -84,7 +95,9 @@ def measure_nvbench_cold(
         raise MeasurementError(
             f"{len(launches)} op calls ran {graph.num_nodes} kernels, copies and fills: expected {num_kernels} each"
         )
-    return run.measure(launches, restore, sampling, partial(_torch_stream, index))
+    contents = _l2_contents(warm, dirty_share, index)
+    contents.settle()  # compiles, which it must not do for the first time while a stream is blocked
+    return run.measure(launches, restore, sampling, partial(_torch_stream, index), contents.settle)
 
 
 @cache
@@ -151,10 +164,19 @@ class NVBenchRun:
         self._thread.start()
 
     def measure(
-        self, launches: Sequence[Launch], restore: Launch | None, sampling: Sampling, on_stream: OnStream
+        self,
+        launches: Sequence[Launch],
+        restore: Launch | None,
+        sampling: Sampling,
+        on_stream: OnStream,
+        settle: Launch | None = None,
     ) -> Samples:
-        """One series; see ``measure_nvbench_cold``."""
-        request = _Request(partial(self._sample, launches, restore, sampling, on_stream))
+        """One series; see ``measure_nvbench_cold``.
+
+        Args:
+            settle: fills the L2 after NVBench's flush, on another stream, and returns when the device has done it.
+        """
+        request = _Request(partial(self._sample, launches, restore, settle, sampling, on_stream))
         with self._lock:
             if self._ended is not None:
                 raise MeasurementError(f"NVBench runs once per process, and its run has ended: {self._ended}")
@@ -193,7 +215,13 @@ class NVBenchRun:
             request.future.set_exception(error)
 
     def _sample(
-        self, launches: Sequence[Launch], restore: Launch | None, sampling: Sampling, on_stream: OnStream, state: Any
+        self,
+        launches: Sequence[Launch],
+        restore: Launch | None,
+        settle: Launch | None,
+        sampling: Sampling,
+        on_stream: OnStream,
+        state: Any,
     ) -> Samples:
         state.set_min_samples(sampling.max_samples)
         state.set_timeout(sampling.max_s)
@@ -201,7 +229,7 @@ class NVBenchRun:
         state.set_blocking_kernel_timeout(BLOCKED_S)
         self._times.mark()
         self._clocks.mark()
-        window = _Window(launches, restore, state.get_stream().addressof())
+        window = _Window(launches, restore, settle, state.get_stream().addressof())
         try:
             with on_stream(window.stream) as drain, no_garbage_collection():
                 window.warm_up(sampling.warmup_s, drain)
@@ -247,19 +275,22 @@ class _Request:
 
 
 class _Window:
-    """What NVBench calls for each sample: restore, then the timed launch; counts the calls."""
+    """What NVBench calls for each sample: restore, flush, settle the L2, then the timed launch; counts the calls."""
 
-    def __init__(self, launches: Sequence[Launch], restore: Launch | None, stream: int) -> None:
+    def __init__(self, launches: Sequence[Launch], restore: Launch | None, settle: Launch | None, stream: int) -> None:
         self.stream = stream
         self.ended_s: list[float] = []
-        self._calls, self._restore = itertools.cycle(launches), restore or (lambda: None)
+        self._calls = itertools.cycle(launches)
+        self._restore, self._settle = restore or (lambda: None), settle or (lambda: None)
 
     def __call__(self, launch: Any, timer: Any) -> None:
         if launch.get_stream().addressof() != self.stream:
             raise MeasurementError("NVBench changed its stream while it measured")
         call = next(self._calls)
         self._restore()
-        timer.start()
+        timer.start()  # flushes, waits, blocks the stream; the first event is recorded behind the block
+        # So the window has not opened, and does not before ``stop`` lifts the block: the host may wait here.
+        self._settle()
         call()
         timer.stop()
         self.ended_s.append(time.monotonic())
@@ -304,6 +335,17 @@ def _reason(values_us: Sequence[float], num_dropped: int, sampling: Sampling) ->
     if median(values_us) < MIN_RESOLUTIONS * CudaEventTimer.resolution_us:
         reason += f"; shorter than {MIN_RESOLUTIONS} steps of the event clock, and not batched under this contract"
     return reason
+
+
+def _l2_contents(warm: Sequence["torch.Tensor"], dirty_share: float, device_index: int) -> "L2Contents":
+    import torch
+
+    from .l2_contents import L2Contents
+
+    device = torch.device("cuda", device_index)
+    with torch.cuda.device(device):
+        l2_bytes = int(torch.cuda.get_device_properties(device).L2_cache_size)
+        return L2Contents(warm, device, l2_bytes, dirty_share)
 
 
 @contextmanager

@@ -1,6 +1,8 @@
 import pytest
+import torch
 from typer.testing import CliRunner
 
+from benchmarks import cold_launches
 from benchmarks.cases import SETS
 from benchmarks.cold_launches import DEFAULT_CASES, KERNELS, UnknownContractError, choose_contracts
 from benchmarks.providers import PROVIDERS, Series
@@ -48,6 +50,30 @@ def test_a_series_keeps_its_calls_and_its_bytes_under_the_other_contract():
     assert (graph.contract, alone.contract) == ("graph-cold", "nvbench-cold")
     assert alone.calls is graph.calls
     assert alone.cost == graph.cost
+
+
+def test_a_series_says_what_its_launches_find_in_the_l2(monkeypatch):
+    asked = {}
+    monkeypatch.setattr(cold_launches, "measure_nvbench_cold", lambda calls, **options: asked.update(options))
+    warm = (torch.zeros(3), torch.zeros(4))
+    contracts = choose_contracts("nvbench-cold", "pr")
+    graph = Series("verify", "graph-cold", (lambda: None,), Cost(9, 1, 1), warm=warm)
+
+    (alone,) = contracts.series_under(CASE, [graph])
+    cold_launches.measure_cold_launches(alone, torch.device("cuda", 0))
+
+    assert asked["warm"] is warm
+    assert asked["dirty_share"] == 0.1
+
+
+@pytest.mark.parametrize(
+    ("read", "written", "in_place", "share"),
+    [(3, 1, False, 0.25), (4, 4, True, 1.0), (4, 3, True, 0.75), (1, 8, True, 1.0), (0, 0, False, 0.0)],
+)
+def test_lines_that_are_read_and_written_count_once(read, written, in_place, share):
+    restore = (lambda: None) if in_place else None
+
+    assert Series("conv", "graph-cold", (), Cost(read, written, 0), restore=restore).dirty_share == share
 
 
 def test_every_kernel_is_a_series_of_a_provider():

@@ -69,7 +69,35 @@ def test_restore_runs_before_each_launch_and_outside_the_window():
         run.measure([lambda: bench.log.append("launch")], lambda: bench.log.append("restore"), SAMPLING, on_stream)
 
     events = [event for event in bench.log if not event.startswith("skip")]
-    assert events == ["restore", "start", "launch", "stop"] * (20 + WARM_UP_RUNS)
+    assert events == ["restore", "flush", "start", "launch", "stop"] * (20 + WARM_UP_RUNS)
+
+
+def test_the_l2_is_settled_after_nvbenchs_flush_and_before_the_launch():
+    bench = FakeBench()
+
+    def settle():
+        bench.log.append("settle")
+
+    def launch():
+        bench.log.append("launch")
+
+    with running(bench) as run:
+        run.measure([launch], lambda: bench.log.append("restore"), SAMPLING, on_stream, settle)
+
+    events = [event for event in bench.log if not event.startswith("skip")]
+    assert events == ["restore", "flush", "start", "settle", "launch", "stop"] * (20 + WARM_UP_RUNS)
+
+
+def test_an_l2_that_cannot_be_settled_costs_that_series_and_not_the_next():
+    def stuck():
+        raise MeasurementError("the L2 could not be swept")
+
+    with running(FakeBench()) as run:
+        with pytest.raises(MeasurementError, match="could not be swept"):
+            run.measure([nothing], None, SAMPLING, on_stream, stuck)
+        samples = run.measure([nothing], None, SAMPLING, on_stream)
+
+    assert len(samples.values_us) == 20
 
 
 def test_launches_take_turns():
@@ -179,6 +207,8 @@ def test_a_package_without_its_native_part_is_a_missing_tool(monkeypatch):
 
 @pytest.mark.parametrize(("num_nodes", "fits"), [(2, True), (3, False)])
 def test_launches_are_counted_before_any_is_timed(monkeypatch, num_nodes, fits):
+    order = []
+
     class Timer:
         resolution_us = 0.5
 
@@ -186,15 +216,23 @@ def test_launches_are_counted_before_any_is_timed(monkeypatch, num_nodes, fits):
             pass
 
         def capture(self, launches, rounds):
+            order.append("count")
             return CapturedGraph(nothing, num_nodes)
+
+    class Contents:
+        def settle(self):
+            order.append("settle")
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(nvbench_cold, "CudaEventTimer", Timer)
     monkeypatch.setattr(nvbench_cold, "_torch_stream", lambda _, address: on_stream(address))
+    monkeypatch.setattr(nvbench_cold, "_l2_contents", lambda warm, dirty_share, index: Contents())
     with running(FakeBench()) as run:
         monkeypatch.setattr(nvbench_cold, "open_run", lambda _: run)
         with nullcontext() if fits else pytest.raises(MeasurementError, match="2 op calls ran 3 kernels"):
             measure_nvbench_cold([nothing, nothing], num_kernels=1, device_index=0, sampling=SAMPLING)
+
+    assert order == ["count"] + ["settle"] * (1 + 20 + WARM_UP_RUNS if fits else 0)  # once before any stream is blocked
 
 
 def test_no_gpu_is_no_device(monkeypatch):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.harness.control import BLOCK, _mix
+from benchmarks.harness.control import BLOCK, _mix, stream
 from benchmarks.harness.errors import MeasurementError, MissingToolError
 from benchmarks.harness.measure import measure_graph_cold
 from benchmarks.harness.nvbench_cold import COLD_SAMPLING, load_nvbench, measure_nvbench_cold
@@ -51,13 +51,13 @@ def test_spin_of_a_millisecond_is_measured_as_a_millisecond():
 
 
 def test_one_series_follows_another_and_torch_goes_on_as_before(capfd):
-    stream, device = torch.cuda.current_stream(), torch.cuda.current_device()
+    current, device = torch.cuda.current_stream(), torch.cuda.current_device()
     capfd.readouterr()
     medians = [median(measure_nvbench_cold([spinning(us)[0]]).values_us) for us in (200.0, 50.0, 100.0)]
     printed = capfd.readouterr()
 
     assert medians == pytest.approx([200.0, 50.0, 100.0], abs=6.0)
-    assert (torch.cuda.current_stream(), torch.cuda.current_device()) == (stream, device)
+    assert (torch.cuda.current_stream(), torch.cuda.current_device()) == (current, device)
     assert median(measure_graph_cold([spinning(200.0)[0]]).values_us) == pytest.approx(200.0, abs=4.0)
     assert (printed.out, printed.err) == ("", "")
 
@@ -91,6 +91,33 @@ def test_a_buffer_that_would_stay_in_l2_is_cold():
     warm, alone = measure_graph_cold([launch]), measure_nvbench_cold([launch])
 
     assert median(alone.values_us) > 1.5 * median(warm.values_us)
+
+
+def trickling(num_bytes):
+    """One program reads one piece after the other, so that the latency of each counts."""
+    num_read = num_bytes // 4
+    return partial(stream, torch.rand(num_read, device="cuda"), torch.zeros(BLOCK, device="cuda"), num_read, 0, 1)
+
+
+def test_memory_that_is_called_warm_is_read_as_from_the_l2_and_memory_beside_it_is_cold():
+    warm, turns = trickling(2 * MIB), [trickling(2 * MIB) for _ in range(4)]
+    in_graph_us = median(measure_graph_cold([warm]).values_us)  # one buffer, so it stays in the L2
+    warm_us = median(measure_nvbench_cold([warm], warm=warm.args[:1]).values_us)
+    cold_us = median(measure_nvbench_cold(turns, warm=warm.args[:1]).values_us)
+
+    assert warm_us < 1.15 * in_graph_us + 4.0
+    assert cold_us > 1.2 * warm_us
+
+
+def test_settling_the_l2_is_not_timed_and_leaves_the_current_stream_alone():
+    small, large = torch.zeros(1024, device="cuda"), torch.zeros(64 * MIB, device="cuda")
+    current = torch.cuda.current_stream()
+    samples = measure_nvbench_cold([lambda: small.add_(1)], restore=small.zero_, warm=[large])
+    torch.cuda.synchronize()
+
+    assert median(samples.values_us) < 20.0  # eight reads of 256 MiB take ten times as long
+    assert small.tolist() == [1.0] * 1024
+    assert torch.cuda.current_stream() == current
 
 
 def test_a_long_stream_takes_as_long_alone_as_in_a_graph():
