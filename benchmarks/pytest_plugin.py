@@ -60,7 +60,7 @@ class ReplayClock:
 
 
 class HeldGpus:
-    """The GPUs that this session has to itself, from its first measurement on each to its end."""
+    """The GPUs that this run of pytest has to itself, from its first measurement on each to its end."""
 
     def __init__(self, stack: ExitStack) -> None:
         self._stack, self._uuids = stack, set[str]()
