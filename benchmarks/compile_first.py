@@ -18,7 +18,7 @@ import torch
 import typer
 
 from .cases import BenchCase, NothingSelectedError, UnknownNameError, select
-from .checks import first_line
+from .checks import COMPILED, Checklist, first_line
 from .harness.clean_parent import NotCleanError, require_clean
 from .harness.compilations import CompilationCounter
 from .harness.parent import PARENT_VARIABLE, end_with_parent
@@ -134,9 +134,10 @@ def _work(parent: int, number: int, cases: Sequence[BenchCase]) -> int:
 
 
 def launch_all(case: BenchCase, device: torch.device) -> None:
-    """Call every op of every provider once, on one buffer set."""
+    """Check every provider and call every op once, on one buffer set, as a measuring process does."""
     for provider in PROVIDERS:
         prepared = provider.prepare(case, device, zlib.crc32(case.name.encode()), 0)
+        prepared.check(Checklist(case.name, provider.name, COMPILED))  # it calls ops with tensors of its own
         for series in prepared.series():
             series.calls[0]()
             if series.restore is not None:

@@ -197,10 +197,11 @@ def test_rotated_buffers_are_slower_than_one_that_stays_in_l2():
 
 
 def test_controls_reach_a_plausible_rate():
-    controls = {control.name: control for control in measure_controls()}
+    streams = [control for control in measure_controls() if control.name != "fma"]
 
     # Every data-centre card since 2020 has over 1.5 TB/s; none announced so far has 20.
-    assert all(1.0e12 < control.bytes_per_s < 20e12 for control in controls.values())
+    assert len(streams) == 3
+    assert all(1.0e12 < control.bytes_per_s < 20e12 for control in streams)
 
 
 def test_matched_stream_of_large_buffers_runs_at_the_rate_of_the_controls():
