@@ -100,7 +100,7 @@ def write(junit: Path, root: Path = ROOT) -> Verdict:
     counts = Counter(tests.values())
     evidence = {
         "schema_version": SCHEMA_VERSION,
-        "date_utc": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "date_utc": datetime.fromisoformat(suite.get("timestamp", "")).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         **{name: facts[name] for name in FACTS},
         "duration_s": round(float(suite.get("time", "0")), 1),
         "passed": counts["passed"],

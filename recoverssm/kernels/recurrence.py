@@ -6,13 +6,13 @@ is the same arithmetic. Formulas: docs/algorithm.md section 1.
 A state tile is [BV, K / BK, BK], not [BV, K]: with BK = 32 eight lanes of a warp share one value row and four rows lie
 side by side, so that a dot product over K takes three shuffles for four rows instead of five for each row. Vectors
 over K are [K / BK, BK] likewise.
+
+Constants stand in the functions: with module-level ones the key of a kernel in Triton 3.6's cache depends on which
+kernel was launched first, and every process that launches in another order compiles anew.
 """
 
 import triton
 import triton.language as tl
-
-NORM_EPS = tl.constexpr(1e-6)
-SOFTPLUS_LINEAR = tl.constexpr(20.0)  # softplus(x) is x to fp32 precision above this
 
 
 @triton.jit
@@ -23,8 +23,8 @@ def key_offsets(K: tl.constexpr, BK: tl.constexpr):
 
 @triton.jit
 def l2_normalised(x):
-    """X / sqrt(sum x^2 + eps), x: [K / BK, BK] fp32."""
-    return x * tl.rsqrt(tl.sum(tl.sum(x * x, axis=1), axis=0) + NORM_EPS)
+    """The unit vector x / sqrt(sum x^2 + 1e-6), x: [K / BK, BK] fp32."""
+    return x * tl.rsqrt(tl.sum(tl.sum(x * x, axis=1), axis=0) + 1e-6)
 
 
 @triton.jit
@@ -34,14 +34,14 @@ def kda_decay(raw_gate, dt_bias, gate_scale, lower_bound, BOUNDED: tl.constexpr)
     if BOUNDED:
         log_decay = lower_bound * tl.sigmoid(gate_scale * x)
     else:
-        softplus = tl.where(x > SOFTPLUS_LINEAR, x, tl.log(1.0 + tl.exp(x)))
+        softplus = tl.where(x > 20.0, x, tl.log(1.0 + tl.exp(x)))  # above 20 they are equal in fp32
         log_decay = -gate_scale * softplus
     return tl.exp(log_decay)
 
 
 @triton.jit
 def row_dot(state, vector):
-    """State @ vector: [BV]; in-thread over K / BK first, then across the lanes of a row."""
+    """The product state @ vector, [BV]: in-thread over K / BK first, then across the lanes of a row."""
     return tl.sum(tl.sum(state * vector[None, :, :], axis=1), axis=1)
 
 

@@ -5,7 +5,7 @@ import pytest
 from ci import evidence
 from ci.exits import Exit
 
-JUNIT = """<testsuites><testsuite name="pytest" time="12.34">
+JUNIT = """<testsuites><testsuite name="pytest" time="12.34" timestamp="2026-11-29T16:51:07.2+01:00">
 <properties>{properties}</properties>
 <testcase classname="tests.ops.test_verify" name="test_a[cuda]" />
 <testcase classname="tests.ops.test_verify" name="test_b[cuda]"><skipped message="one GPU" /></testcase>
@@ -48,6 +48,7 @@ def test_a_gpu_run_leaves_evidence_that_passes(root):
         "tests.ops.test_verify::test_b[cuda]": "skipped",
     }
     assert (written["passed"], written["failed"], written["skipped"], written["duration_s"]) == (1, 0, 1, 12.3)
+    assert written["date_utc"] == "2026-11-29T15:51:07Z"  # when the tests ran, not when this was written
     assert evidence.check(root).code == Exit.PASS
 
 
