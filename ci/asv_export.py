@@ -27,6 +27,7 @@ from .exits import BrokenEnvironmentError, MissingDataError
 RESULTS_VERSION, BENCHMARKS_VERSION = 2, 2  # of asv's files
 EXPORT_VERSION = "1"  # raised when a number here comes to mean something else; asv then hides older ones
 PARAM_NAMES = ("B", "T", "dtype", "acceptance")
+COMMIT_HASH = re.compile(r"[0-9A-Fa-f]{7,64}")
 SIZES = re.compile(r"_b\d+_t\d+_a[\d.]+_(fp32|bf16)$")
 HOST_CONTRACTS = frozenset({"host-dispatch", "cpu-reference"})
 METRICS: dict[str, tuple[str, str, float]] = {
@@ -77,7 +78,7 @@ def export(records: Iterable[Record], results_dir: Path, repo: Path) -> Exported
         BrokenEnvironmentError: asv is not installed, or ``results_dir`` holds files that are not asv's.
     """
     done = Exported()
-    groups = _grouped(records, _commit_clock(repo), done)
+    groups = _grouped(records, _commits_of(repo), done)
     if not groups:
         raise MissingDataError(
             "; ".join(["no record to export", *done.left_out]), "python -m ci nightly, in a clean checkout with git"
@@ -103,14 +104,17 @@ def benchmark_name(measurement: Measurement) -> str:
     return f"{family}.{measurement.op}.{measurement.provider}.{metric}.{measurement.contract.replace('-', '_')}"
 
 
-def _grouped(records: Iterable[Record], commit_clock: Callable[[str], int | None], done: Exported) -> list[_Group]:
+def _grouped(
+    records: Iterable[Record], find_commit: Callable[[str], tuple[str, int] | None], done: Exported
+) -> list[_Group]:
     groups: dict[tuple[Any, ...], _Group] = {}
     for record in records:
-        commit = record.subject.commit
-        committed_ms = commit_clock(commit) if commit else None
-        if commit is None or committed_ms is None:
-            done.left_out.append(f"{record.id}: " + (f"{commit} is not in git here" if commit else "names no commit"))
+        named = record.subject.commit
+        found = find_commit(named) if named else None
+        if found is None:
+            done.left_out.append(f"{record.id}: " + (f"{named} is not in git here" if named else "names no commit"))
             continue
+        commit, committed_ms = found
         if record.subject.dirty:
             done.left_out.append(f"{record.id}: measured changed sources, not {commit[:10]}")
             continue
@@ -258,21 +262,30 @@ def _write_json(path: Path, value: Any) -> None:
     temporary.replace(path)
 
 
-def _commit_clock(repo: Path) -> Callable[[str], int | None]:
-    """When a commit was made, in milliseconds; None for one that the repository does not have."""
-    known: dict[str, int | None] = {}
+def _commits_of(repo: Path) -> Callable[[str], tuple[str, int] | None]:
+    """Of a hash in a record: the whole hash, and when the commit was made, in milliseconds.
 
-    def made_ms(commit: str) -> int | None:
+    None for a commit that the repository does not have, and for what is no hash: a branch names another commit every
+    day, and git would take an option for one.
+    """
+    known: dict[str, tuple[str, int] | None] = {}
+
+    def find(commit: str) -> tuple[str, int] | None:
+        if not COMMIT_HASH.fullmatch(commit):
+            return None
         if commit not in known:
-            command = ["git", "-C", str(repo), "show", "--no-patch", "--format=%ct", f"{commit}^{{commit}}", "--"]
+            command = ["git", "-C", str(repo), "show", "--no-patch", "--format=%H %ct", f"{commit}^{{commit}}", "--"]
             try:
                 done = subprocess.run(command, capture_output=True, text=True, check=False)
             except OSError as error:
                 raise BrokenEnvironmentError(f"asv's results need git: {error}", "run this where git is") from error
-            known[commit] = int(done.stdout) * 1000 if done.returncode == 0 else None
+            whole, _, made_s = done.stdout.strip().partition(" ")
+            # A branch may look like a hash; git would prefer it.
+            is_it = done.returncode == 0 and whole.startswith(commit.lower())
+            known[commit] = (whole, int(made_s) * 1000) if is_it else None
         return known[commit]
 
-    return made_ms
+    return find
 
 
 def _milliseconds(utc: str) -> int:

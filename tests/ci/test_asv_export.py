@@ -67,6 +67,28 @@ def test_one_sample_of_asv_is_one_of_our_processes(repo, tmp_path):
     assert path.parent.name == "nvidia-h200"
 
 
+def test_a_shortened_commit_is_the_commit_it_is_short_for(repo, tmp_path):
+    folder, (commit, _) = repo
+
+    done = export([*records_of(commit[:10], [100.0]), *records_of(commit, [102.0])], tmp_path / "results", folder)
+
+    (path,) = done.results
+    results, found = rows(path)
+    assert results["commit_hash"] == commit
+    assert found[VERIFY]["samples"] == [[100.0 * 1e-6, 102.0 * 1e-6]]
+
+
+@pytest.mark.parametrize("name", ["main", "HEAD~1", "--output={folder}/written"])
+def test_a_commit_that_is_no_hash_is_left_out_and_git_is_not_asked(repo, tmp_path, name):
+    folder, (commit, _) = repo
+    name = name.format(folder=folder)
+
+    done = export([*records_of(commit), *records_of(name, [1.0], id="odd")], tmp_path / "results", folder)
+
+    assert done.left_out == [f"odd: {name} is not in git here"]
+    assert not list(folder.glob("written*"))
+
+
 def test_writing_again_changes_nothing(repo, tmp_path):
     folder, (commit, _) = repo
     records = records_of(commit)
