@@ -222,7 +222,7 @@ def spread(
     with errors(as_json):
         from .spread import compare_starts, read_mixed, show
 
-        found = compare_starts(read_mixed(store, night))
+        found = compare_starts(*read_mixed(store, night))
         print_json(found) if as_json else show(found, Console())
 
 

@@ -10,6 +10,7 @@ from rich.console import Console
 from benchmarks.harness.errors import StoreError
 from benchmarks.harness.records import Record
 from benchmarks.harness.stats.spread import MIN_PROCESSES, SpreadComparison, compare_spread
+from benchmarks.harness.stats.summary import median
 from benchmarks.harness.store import open_store
 
 from .exits import BrokenEnvironmentError, MissingDataError
@@ -20,21 +21,29 @@ EQUAL_WITHIN = 1.5
 then needs at most 2.25 times as many for the same standard error, and mostly the same."""
 
 
-def compare_starts(records: Sequence[Record]) -> dict[str, dict[str, Any]]:
-    """By GPU model and metric: the comparison, and whether it shows equality."""
+def compare_starts(*nights: Sequence[Record]) -> dict[str, dict[str, Any]]:
+    """By GPU model and metric: the comparison, and whether it shows equality.
+
+    Each night's values are taken against its own level: else the spread between nights, which is in both groups, would
+    make them look equal.
+    """
     found: dict[str, dict[str, Any]] = {}
-    for model in sorted({record.environment.gpu_model for record in records}):
-        here = [record for record in records if record.environment.gpu_model == model]
+    for model in sorted({record.environment.gpu_model for night in nights for record in night}):
+        here = [[record for record in night if record.environment.gpu_model == model] for night in nights]
         for metric in TIMED:
-            fresh, forked = (_medians(here, started, metric) for started in ("fresh", "forked"))
+            levelled = [_levelled(night, metric) for night in here]
+            fresh, forked = (
+                [medians for night in levelled for how, medians in night if how == started]
+                for started in ("fresh", "forked")
+            )
             compared = compare_spread(fresh, forked)
             facts: dict[str, Any] = {"fresh": len(fresh), "forked": len(forked), "verdict": _verdict(compared)}
             found[f"{model} {metric}"] = facts | (asdict(compared) if compared else {})
     return found
 
 
-def read_mixed(store: str, night: str | None) -> list[Record]:
-    """Records of one night, or of all nights with forked processes.
+def read_mixed(store: str, night: str | None) -> list[list[Record]]:
+    """Records of one night, or of all nights with forked processes; by night, each record once.
 
     Raises:
         MissingDataError: no such night, or no forked process.
@@ -44,10 +53,13 @@ def read_mixed(store: str, night: str | None) -> list[Record]:
         nights = [one for one in opened.nights() if night in (None, one.id)]
         if not nights:
             raise MissingDataError(f"--night {night}: not in {store}" if night else f"no night in {store}")
-        by_night = [list(opened.records(one.records)) for one in nights]
+        by_night, seen = list[list[Record]](), set[str]()
+        for one in reversed(nights):  # a resumed night names the records of the night it went on with
+            by_night.append(opened.records(set(one.records) - seen))
+            seen.update(one.records)
     except StoreError as error:
         raise BrokenEnvironmentError(f"--store {store}: {error}") from error
-    mixed = [record for records in by_night if any(r.started == "forked" for r in records) for record in records]
+    mixed = [records for records in reversed(by_night) if any(record.started == "forked" for record in records)]
     if not mixed:
         raise MissingDataError(f"no forked process in {store}", "python -m ci nightly --set pr --fork mixed")
     return mixed
@@ -74,13 +86,23 @@ def _verdict(compared: SpreadComparison | None) -> str:
     return "different" if compared.p_value < 0.05 else "not shown to be equal"
 
 
-def _medians(records: Iterable[Record], started: str, metric: str) -> list[dict[str, float]]:
-    """Of each process the timed series; ones without a number are left out."""
-    found: dict[str, dict[str, float]] = defaultdict(dict)
-    for record in records:
-        if record.started != started:
-            continue
-        for m in record.measurements:
-            if m.metric == metric and m.status == "ok" and m.value is not None and m.value > 0:
-                found[record.id]["/".join(m.key)] = m.value
-    return list(found.values())
+def _levelled(night: Iterable[Record], metric: str) -> list[tuple[str, dict[str, float]]]:
+    """How each process was started, and its timed series over their medians in this night."""
+    processes = [(record.started, medians) for record in night if (medians := _medians(record, metric))]
+    values: dict[str, list[float]] = defaultdict(list)
+    for _, medians in processes:
+        for name, value in medians.items():
+            values[name].append(value)
+    levels = {name: median(found) for name, found in values.items()}
+    return [
+        (started, {name: value / levels[name] for name, value in medians.items()}) for started, medians in processes
+    ]
+
+
+def _medians(record: Record, metric: str) -> dict[str, float]:
+    """The timed series of one process; those without a number are left out."""
+    return {
+        "/".join(m.key): m.value
+        for m in record.measurements
+        if m.metric == metric and m.status == "ok" and m.value is not None and m.value > 0
+    }

@@ -1,11 +1,13 @@
 import json
 import random
 
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
+from benchmarks.harness.store import Store
 from ci.__main__ import app
-from ci.spread import compare_starts
+from ci.spread import compare_starts, read_mixed
 from tests.ci.nights import make_record, timed
 
 
@@ -51,3 +53,30 @@ def test_store_without_forked_processes_exits_3(fake_night):
 
     assert result.exit_code == 3
     assert "--fork mixed" in result.stderr
+
+
+def test_levels_of_nights_do_not_hide_a_difference_of_spread(fake_night):
+    """Two occasions 10 % apart would give both groups the spread between nights, and with it look equal."""
+    for night, level in enumerate((1.0, 1.1)):
+        mixed = [*records(8, "fresh", 0.005, 10 + night), *records(8, "forked", 0.02, 20 + night)]
+        fake_night.night([scaled(record, level) for record in mixed], processes=16)
+
+    found = compare_starts(*read_mixed(str(fake_night.store), None))
+
+    assert found["nvidia-h200 device_us"]["verdict"] == "different"
+    assert (found["nvidia-h200 device_us"]["fresh"], found["nvidia-h200 device_us"]["forked"]) == (16, 16)
+
+
+def test_a_process_that_two_nights_name_counts_once(fake_night):
+    mixed = [*records(8, "fresh", 0.005, 3), *records(8, "forked", 0.005, 4)]
+    (night,) = fake_night.night(mixed, processes=16).nights
+    Store(fake_night.store).add_night(msgspec.structs.replace(night, id=f"{night.id}b"))
+
+    found = compare_starts(*read_mixed(str(fake_night.store), None))
+
+    assert (found["nvidia-h200 device_us"]["fresh"], found["nvidia-h200 device_us"]["forked"]) == (8, 8)
+
+
+def scaled(record, level):
+    measurements = [msgspec.structs.replace(m, value=m.value * level) for m in record.measurements]
+    return msgspec.structs.replace(record, measurements=measurements)
