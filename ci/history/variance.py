@@ -105,7 +105,7 @@ def variance(
     metric: str = "device_us",
     across_code: bool = False,
 ) -> Table:
-    """Components of the series that fit the globs, from every sample of every night.
+    """Components of the series that fit the globs, from every sample that counts, of every night.
 
     Nights are occasions. Only nights of one environment and of one source hash are put together, the newest such group
     of each GPU model that has the most nights: what else differs between nights would count as noise.
@@ -152,13 +152,21 @@ def _spreads(history: History, model: str, occasions: Sequence[_Occasion], case:
         for index, occasion in enumerate(occasions)
         for record in occasion.records
     }
+    # A series that was refused keeps its samples, so that people can look at them; they are no measurement.
+    counts = {
+        (str(history.paths[record.id].with_suffix(".parquet")), *item.key)
+        for occasion in occasions
+        for record in occasion.records
+        for item in record.measurements
+        if item.status == "ok"
+    }
     num_requests = {c.name: c.num_requests for occasion in occasions for r in occasion.records for c in r.cases}
     nested: dict[SeriesKey, list[list[Process]]] = {}
     medians: dict[SeriesKey, list[list[float]]] = {}
     sums = _sums(list(place))
     for name, *key, count, mean, square, middle in sums:
         series = (key[0], key[1], key[2], key[3], key[4])
-        if fnmatchcase(series[3], case) and fnmatchcase(series[0], metric):
+        if (name, *series) in counts and fnmatchcase(series[3], case) and fnmatchcase(series[0], metric):
             nested.setdefault(series, [[] for _ in occasions])[place[name]].append(Process(count, mean, square))
             medians.setdefault(series, [[] for _ in occasions])[place[name]].append(middle)
     return [

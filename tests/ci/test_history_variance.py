@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
+from benchmarks.harness.records import encode
 from benchmarks.harness.samples import SCHEMA
 from ci.__main__ import app
 from ci.exits import Exit, MissingDataError, UsageError
@@ -56,6 +57,22 @@ def test_samples_that_do_not_count_are_left_out_and_older_files_have_none(tmp_pa
 
     assert found.num_samples == 9
     assert found.process_sd_pct == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("value", [None, 98.0], ids=["too few samples", "impossible"])
+def test_samples_of_a_series_that_was_refused_do_not_count(tmp_path, value):
+    """Its samples are kept, so that people can look at them, but they are no measurement."""
+    made = make_night(1, levels=LEVELS)
+    first = made.records[0]
+    refused = msgspec.structs.replace(first.measurements[0], status="invalid", value=value, n_dropped=30)
+    store = store_nights(tmp_path, made)
+    path = next(tmp_path.rglob(f"{first.id}.json"))
+    path.write_bytes(encode(msgspec.structs.replace(first, measurements=[refused, *first.measurements[1:]])))
+
+    table = variance([str(store.folder)])
+
+    assert (spread_of(table).num_processes, spread_of(table).num_samples) == (2, 6)
+    assert spread_of(table, provider="full_state").num_processes == 3
 
 
 def test_nights_of_the_same_code_are_occasions(tmp_path):
