@@ -90,9 +90,14 @@ def _value_problems(night: Night, records: Sequence[Record]) -> list[str]:
         for item in record.measurements:
             if item.status == "ok" and item.value is not None:
                 values.setdefault(item.key, []).append(item.value)
+    checks = {
+        ((check.metric, check.op, check.provider, check.case, "exact"), check.value)
+        for record in records
+        for check in record.checks
+    }
     problems = []
     for verdict in night.verdicts:
-        if verdict.value is None:
+        if verdict.value is None or (verdict.verdict == "invalid" and (verdict.key, verdict.value) in checks):
             continue
         own = values.get(verdict.key, [])
         if not own:

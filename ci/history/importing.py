@@ -19,7 +19,7 @@ from benchmarks.harness.samples import read_samples, schema_problem
 from benchmarks.harness.store import Store
 
 from .archives import MIB, Limits, UntrustedSourceError, unpack
-from .checks import record_problems
+from .checks import night_problems, record_problems
 from .layout import Files, list_files
 
 # Of one object; a record of the set `full` (160 cases) has about 2600 measurements and 2400 checks.
@@ -93,8 +93,10 @@ def _check(files: Files, store: Store, result: Imported, problems: list[str]) ->
             nights[path] = night
     alone = [path for path in files.samples if path.with_suffix(".json") not in set(files.records)]
     problems += [f"{files.name(path)}: samples without a record" for path in alone]
-    _note_absent(nights, records, store, result)
-    return _New(records, nights)
+    new = _New(records, nights)
+    if not problems:  # else a night would be blamed for records that were refused
+        _check_nights(new, files, store, result, problems)
+    return new
 
 
 def _load(
@@ -175,12 +177,22 @@ def _check_text(value: Any, where: str) -> None:
             _check_text(item, f"{where}.{key}")
 
 
-def _note_absent(nights: Mapping[Path, Night], records: Mapping[Path, Record], store: Store, result: Imported) -> None:
-    known = {record.id for record in records.values()} | {path.stem for path in store.folder.glob("records/*/*.json")}
-    for night in nights.values():
-        absent = [record_id for record_id in night.records if record_id not in known]
+def _check_nights(new: _New, files: Files, store: Store, result: Imported, problems: list[str]) -> None:
+    """A night holds what its records do; one whose records are yet to come is noted, and `verify` looks at it then."""
+    known = {record.id: record for record in new.records.values()}
+    stored = {path.stem: path for path in store.folder.glob("records/*/*.json")}
+    for path, night in new.nights.items():
+        own = {name: known[name] for name in night.records if name in known}
+        try:
+            own |= {name: decode_record(stored[name].read_bytes()) for name in night.records if name in stored}
+        except UNREADABLE as error:
+            problems.append(f"{files.name(path)}: a record of it in the store cannot be read: {error}")
+            continue
+        absent = [name for name in night.records if name not in own]
         if absent:
             result.notes.append(f"night {night.id}: {len(absent)} of its {len(night.records)} records are yet to come")
+        elif wrong := night_problems(night, own):
+            problems.append(f"{files.name(path)}: {'; '.join(wrong)}")
 
 
 def _add(new: _New, store: Store) -> None:

@@ -21,7 +21,7 @@ from ci.history import importing
 from ci.history.archives import MIB, Limits, UntrustedSourceError
 from ci.history.importing import import_from
 from ci.history.verify import verify
-from tests.ci.stores import contents, make_night, samples_of, store_nights
+from tests.ci.stores import MadeNight, contents, make_night, samples_of, store_nights
 
 SMALL = Limits(num_members=20, file_bytes=MIB, total_bytes=2 * MIB, packed_bytes=4 * MIB)
 
@@ -495,3 +495,18 @@ def test_nothing_to_import_is_missing_data(tmp_path, store):
     for path in (tmp_path / "empty", tmp_path / "absent"):
         with pytest.raises(MissingDataError):
             import_from(path, store)
+
+
+@pytest.mark.parametrize("records_first", [False, True], ids=["together", "records before"])
+def test_night_whose_values_its_records_do_not_hold_is_refused(tmp_path, store, made, records_first):
+    first, *others = made.night.verdicts
+    lying = msgspec.structs.replace(made.night, verdicts=[msgspec.structs.replace(first, value=50.0), *others])
+    source = store_nights(tmp_path / "source", MadeNight(lying, made.records)).folder
+    if records_first:
+        import_from(source / "records", store)
+    before = contents(store.folder)
+
+    with pytest.raises(UntrustedSourceError, match=r"value 50\.0, but its records' median is 100\.0"):
+        import_from(source, store)
+
+    assert contents(store.folder) == before

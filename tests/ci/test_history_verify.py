@@ -8,8 +8,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from benchmarks.harness.records import Check
 from benchmarks.harness.samples import SCHEMA
+from ci.history.checks import night_problems
 from ci.history.verify import verify
+from ci.validity import check_verdict
+from tests.ci.nights import CASE
 from tests.ci.stores import contents, make_night, samples_of, store_nights
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -241,3 +245,16 @@ def test_a_series_without_a_value_may_keep_the_samples_that_were_too_few(tmp_pat
     store.add_record(msgspec.structs.replace(record, measurements=failed), samples_of(record))
 
     assert verify(store.folder).problems == []
+
+
+def test_a_failed_check_is_a_value_that_its_records_hold():
+    check = Check(case=CASE, op="verify", provider="recoverssm", metric="out_error", value=0.5, limit=0.1, passed=False)
+    made = make_night(1)
+    records = [msgspec.structs.replace(record, checks=[check]) for record in made.records]
+    verdict = check_verdict([check], len(records))
+    night = msgspec.structs.replace(made.night, verdicts=[verdict, *made.night.verdicts], accepted=False)
+
+    assert night_problems(night, {record.id: record for record in records}) == []
+    other = msgspec.structs.replace(verdict, value=0.4)
+    wrong = msgspec.structs.replace(night, verdicts=[other])
+    assert night_problems(wrong, {record.id: record for record in records}) != []
