@@ -8,6 +8,9 @@ from .stats.summary import summarise
 FEWEST_SAMPLES = 6
 """Below six values a median has no 95 % interval, so not even the time limit stops sampling earlier."""
 
+MOST_SAMPLES = 999
+"""The interval of a median is exact up to here (``stats.summary``), and one process has no use for more."""
+
 SAMPLES_PER_LOOK = 10
 """Samples taken between two decisions once the least number is there."""
 
@@ -41,6 +44,8 @@ class Sampling:
             raise ValueError(f"min_samples: expected at least {FEWEST_SAMPLES}, got {self.min_samples}")
         if self.max_samples < self.min_samples:
             raise ValueError(f"max_samples: expected at least min_samples={self.min_samples}, got {self.max_samples}")
+        if self.max_samples > MOST_SAMPLES:
+            raise ValueError(f"max_samples: expected at most {MOST_SAMPLES}, got {self.max_samples}")
         for name in ("min_sample_us", "max_s", "relative_half_width"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name}: expected more than 0, got {getattr(self, name)}")

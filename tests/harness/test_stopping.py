@@ -45,7 +45,15 @@ def test_next_batch_is_never_empty():
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"min_samples": 5}, {"max_samples": 29}, {"max_s": 0.0}, {"min_sample_us": -1.0}, {"warmup_s": -0.1}]
+    "wrong",
+    [
+        {"min_samples": 5},
+        {"max_samples": 29},
+        {"max_samples": 1000},
+        {"max_s": 0.0},
+        {"min_sample_us": -1.0},
+        {"warmup_s": -0.1},
+    ],
 )
 def test_settings_that_cannot_work_are_named(wrong: dict[str, float]):
     with pytest.raises(ValueError, match=next(iter(wrong))):
