@@ -2,8 +2,9 @@
 
 One JSON object per line, appended and synced: a process that dies at any moment loses the case it was at and no other.
 A *part* is a case, or what a machine without a GPU measures in its place. The parent that saw a process die adds how,
-and which part it blames; a blamed part is not tried again, and its series say why. A part that was begun and neither
-finished nor blamed is measured anew, but not for ever.
+and which part it blames; a blamed part is not tried again, and its series say why. A death that nobody saw counts
+against no part: its parent was killed as well. Only a part in which the machine itself restarts again and again is
+blamed without a witness.
 """
 
 import fcntl
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from secrets import token_hex
 from typing import IO, TYPE_CHECKING, Self
 
 import msgspec
@@ -24,8 +26,8 @@ from .harness.samples import SampleSeries
 if TYPE_CHECKING:
     from .results import Results
 
-MAX_BEGUN = 5
-"""A part begun so often and never finished is blamed, though nobody saw it kill its process (a machine that resets)."""
+MAX_RESTARTS = 5
+"""A part in which the machine restarted so often is blamed, though nobody was left to see it."""
 
 
 class JournalBusyError(Exception):
@@ -37,10 +39,12 @@ class _Line(msgspec.Struct, frozen=True, tag_field="kind", forbid_unknown_fields
 
 
 class Begun(_Line, frozen=True, tag="begun"):
-    """A process starts; ``identity`` is what a successor must share with it."""
+    """A process starts; ``identity`` is what a successor must share with it, ``id`` is its own alone."""
 
     created_utc: str
     identity: dict[str, str]
+    boot: str = ""  # of the machine; empty where that is not known
+    id: str = ""
 
 
 class PartBegun(_Line, frozen=True, tag="part_begun"):
@@ -120,6 +124,11 @@ class History:
     def identity(self) -> dict[str, str] | None:
         return self.pasts[-1].begun.identity if self.pasts else None
 
+    @property
+    def last(self) -> str | None:
+        """The process that began last."""
+        return self.pasts[-1].begun.id if self.pasts else None
+
 
 def journal_path(record_path: Path) -> Path:
     """The journal beside a record that is still to come."""
@@ -132,7 +141,7 @@ def read_journal(path: Path) -> History:
         data = path.read_bytes()
     except FileNotFoundError:
         return History()
-    history, begun = History(), Counter[str]()
+    history, restarts = History(), Counter[str]()
     decoder = msgspec.json.Decoder(Line)
     for raw in data.splitlines(keepends=True):
         if not raw.endswith(b"\n"):
@@ -142,20 +151,35 @@ def read_journal(path: Path) -> History:
         except msgspec.DecodeError:
             break
         history.num_bytes += len(raw)
-        _apply(history, line, begun)
+        _apply(history, line, restarts)
+    _count_restart(history, boot_id(), restarts)
     return history
 
 
-def _apply(history: History, line: Line, begun: Counter[str]) -> None:
+def boot_id() -> str:
+    """Another one after each start of the machine; empty where the system has none."""
+    path = Path("/proc/sys/kernel/random/boot_id")
+    return path.read_text().strip() if path.exists() else ""
+
+
+def _count_restart(history: History, boot: str, restarts: Counter[str]) -> None:
+    """Count it against the open part when the machine, now in ``boot``, restarted since the last process began."""
+    part = history.open_part
+    if not (part and history.pasts and boot) or history.pasts[-1].begun.boot in ("", boot):
+        return
+    restarts[part] += 1
+    if restarts[part] >= MAX_RESTARTS:
+        history.blamed[part] = f"the machine restarted {restarts[part]} times while it was measured"
+
+
+def _apply(history: History, line: Line, restarts: Counter[str]) -> None:
     match line:
-        case Begun():
+        case Begun(boot=boot):
+            _count_restart(history, boot, restarts)
             history.pasts.append(Past(line))
             history.open_part = None
         case PartBegun(part):
             history.open_part = part
-            begun[part] += 1
-            if begun[part] >= MAX_BEGUN:
-                history.blamed[part] = f"begun {begun[part]} times and never finished"
         case PartEnded(part):
             history.pasts[-1].parts.append(line)
             history.finished.add(part)
@@ -168,9 +192,8 @@ def _apply(history: History, line: Line, begun: Counter[str]) -> None:
         case Died(how, cancelled):
             if history.pasts:
                 history.pasts[-1].died = how
-            if cancelled and history.open_part is not None:
-                begun[history.open_part] -= 1
-                history.blamed.pop(history.open_part, None)
+            if cancelled:
+                history.open_part = None
 
 
 def append(path: Path, lines: Sequence[Line]) -> None:
@@ -218,7 +241,7 @@ class Journal:
         for past in self.history.pasts:
             for part in past.parts:
                 self._results.restore(part.measurements, part.checks, part.samples)
-        _write(self._file, [Begun(utc_now(), self._identity)])
+        _write(self._file, [Begun(utc_now(), self._identity, boot_id(), token_hex(8))])
         return self
 
     def __exit__(self, *_: object) -> None:

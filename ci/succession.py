@@ -42,12 +42,13 @@ class Succession:
         self._spare(journal)
         how = "no process was started"
         for successors_left in range(self.config.max_successors, -1, -1):
-            ended = self._run_one(starter, journal, arguments)
+            before = read_journal(journal).last
+            ended = self._run_one(starter, journal, arguments, before)
             _refuse(ended)
             if ended.code in (Exit.PASS, Exit.INVALID) and record.exists():
                 return None
             how = ended.describe(self.cap_s)
-            cost = self._cost(journal, how, ended)
+            cost = self._cost(journal, how, ended, before)
             for line in ended.tail:
                 self.tell(f"    {line}")
             if cost is None or not successors_left:
@@ -55,7 +56,7 @@ class Succession:
             self.tell(f"{cost}: {how}; another process goes on without it")
         return how
 
-    def _run_one(self, starter: Starter, journal: Path, arguments: Sequence[str]) -> Ended:
+    def _run_one(self, starter: Starter, journal: Path, arguments: Sequence[str], before: str | None) -> Ended:
         arguments = [*arguments, *(["--resume"] if journal.exists() else [])]
         arguments += ["--started", starter.started] if starter.started != "fresh" else []
         watch = JournalWatch(journal, self.config.case_cap_s)
@@ -63,7 +64,7 @@ class Succession:
             return starter.run(arguments, cap_s=self.cap_s, on_line=self.on_line, watch=watch)
         except Interrupted as signal:
             with contextlib.suppress(JournalBusyError):
-                note_cancelled(journal, f"interrupted: {signal}")
+                note_cancelled(journal, f"interrupted: {signal}", before)
             raise
 
     def _spare(self, journal: Path) -> None:
@@ -77,13 +78,13 @@ class Succession:
         if blamed:
             append(journal, blamed)
 
-    def _cost(self, journal: Path, how: str, ended: Ended) -> str | None:
+    def _cost(self, journal: Path, how: str, ended: Ended, before: str | None) -> str | None:
         """What the crash cost, for people; None when a successor would end likewise."""
         try:
             if ended.timed_out:  # as a whole: no case's fault
-                note_cancelled(journal, how)
+                note_cancelled(journal, how, before)
                 return None
-            part = note_crash(journal, how)
+            part = note_crash(journal, how, before)
         except JournalBusyError as error:
             raise BrokenEnvironmentError(f"a measuring process was killed and lives on: {error}") from error
         if ended.code == CONTEXT_LOST_EXIT:

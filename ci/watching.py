@@ -31,21 +31,27 @@ class JournalWatch:
         return f"hung: no case finished for {self.cap_s:g} s (case_cap_s, ci/nightly.toml)"
 
 
-def note_crash(path: Path, how: str) -> str | None:
+def note_crash(path: Path, how: str, before: str | None) -> str | None:
     """Write into the journal how its process ended; returns the part that is to blame, None when none was begun.
+
+    Args:
+        before: the last process of the journal before this one was started. A process that died before it wrote there
+            has no open part: the one to be read is its predecessor's, whose death nobody saw.
 
     Raises:
         JournalBusyError: that process still lives.
     """
-    part = read_journal(path).open_part
-    if path.exists():
-        append(path, [Died(how), *([] if part is None else [Blamed(part, how)])])
+    history = read_journal(path)
+    if history.last == before:
+        return None
+    part = history.open_part
+    append(path, [Died(how), *([] if part is None else [Blamed(part, how)])])
     return part
 
 
-def note_cancelled(path: Path, how: str) -> None:
+def note_cancelled(path: Path, how: str, before: str | None) -> None:
     """Write into the journal that people ended the process: its open part is measured anew."""
-    if path.exists():
+    if read_journal(path).last != before:
         append(path, [Died(how, cancelled=True)])
 
 

@@ -1,12 +1,14 @@
 """What a measuring process keeps line by line, and what a successor makes of it."""
 
+import itertools
+
 import pytest
 
 from benchmarks.harness.gpu_monitor import Reading
 from benchmarks.harness.measure import Samples
 from benchmarks.harness.records import MonitorSummary
 from benchmarks.journal import (
-    MAX_BEGUN,
+    MAX_RESTARTS,
     Begun,
     Blamed,
     Died,
@@ -98,17 +100,55 @@ def test_blamed_part_is_not_tried_and_its_series_says_why(path):
     assert (attempt.ended, attempt.lost, attempt.num_parts) == ("killed by SIGSEGV", "b", 1)
 
 
-def test_part_that_nobody_saw_crash_is_blamed_after_a_few_times(path):
-    for _ in range(MAX_BEGUN):
-        measure(path, "ab", crash_in="b")
+def test_process_that_nobody_saw_die_counts_against_no_part(path):
+    for _ in range(2 * MAX_RESTARTS):
+        measure(path, "ab", crash_in="b")  # and with it the night: killed, both of them
 
     results, _ = measure(path, "ab")
 
-    assert results.measurements[1].reason == f"begun {MAX_BEGUN} times and never finished"
+    assert [item.status for item in results.measurements] == ["ok", "ok"]
+
+
+@pytest.fixture
+def restart(monkeypatch):
+    """Call it to restart the machine."""
+    boots = itertools.count()
+
+    def restart():
+        boot = f"boot {next(boots)}"
+        monkeypatch.setattr("benchmarks.journal.boot_id", lambda: boot)
+
+    restart()
+    return restart
+
+
+def test_part_in_which_the_machine_restarts_again_and_again_is_blamed(path, restart):
+    for _ in range(MAX_RESTARTS - 1):
+        measure(path, "ab", crash_in="b")
+        restart()
+    assert read_journal(path).blamed == {}
+    measure(path, "ab", crash_in="b")
+    restart()
+
+    results, _ = measure(path, "ab")
+
+    assert results.measurements[1].reason == f"the machine restarted {MAX_RESTARTS} times while it was measured"
+    assert read_journal(path).finished == {"a", "b"}
+
+
+def test_restarts_between_processes_count_against_no_part(path, restart):
+    for _ in range(2 * MAX_RESTARTS):
+        measure(path, "ab", crash_in="b")
+        append(path, [Died("SIGINT", cancelled=True)])
+        restart()
+
+    results, _ = measure(path, "ab")
+
+    assert [item.status for item in results.measurements] == ["ok", "ok"]
 
 
 def test_cancelled_process_counts_against_no_part(path):
-    for _ in range(2 * MAX_BEGUN):
+    for _ in range(2 * MAX_RESTARTS):
         measure(path, "ab", crash_in="b")
         append(path, [Died("SIGINT", cancelled=True)])
 

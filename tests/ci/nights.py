@@ -85,7 +85,7 @@ class FakeNight:
 
     def __post_init__(self) -> None:
         self.store, self.folder = self.tmp / "store", self.tmp / "processes"
-        self.folder.mkdir()
+        self.folder.mkdir(exist_ok=True)
 
     def prepare(self, found: Iterable[Record | bytes | None], do: dict[int, str] | None = None) -> None:
         """What the next processes leave (a record, a broken file, nothing), and by index what else they do."""

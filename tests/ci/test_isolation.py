@@ -1,8 +1,12 @@
 """Cases that crash, hang or lose the CUDA context cost themselves; what was finished is never measured again."""
 
+import contextlib
+import os
 import random
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -13,8 +17,10 @@ from ci.config import load_nightly
 from ci.exits import Exit
 from ci.gpus import Gpu
 from ci.processes import Ended
+from ci.session import load
 from ci.watching import JournalWatch
 from tests.ci.fake_cases import CASES
+from tests.ci.nights import FakeNight
 
 PROGRAM = Path(__file__).with_name("fake_cases.py")
 ROOT = Path(__file__).parents[2]
@@ -24,11 +30,11 @@ processes = 1
 max_failed_processes = 1
 max_successors = 2
 max_crashes_of_a_case = 1
-case_cap_s = 30
+case_cap_s = 300
 precompile_cap_s = 1
 fork = "no"
 [time_cap_s]
-smoke = 60
+smoke = 600
 """
 
 
@@ -69,7 +75,7 @@ def lines(fake_night, name):
 def test_crash_costs_its_case_and_a_process_not_the_night(fake_night, crashing, what, reason, ended):
     if what == "hang":
         config = fake_night.tmp / "nightly.toml"
-        config.write_text(config.read_text().replace("case_cap_s = 30", "case_cap_s = 6"))
+        config.write_text(config.read_text().replace("case_cap_s = 300", "case_cap_s = 6"))
 
     result = crashing({"b": what})
 
@@ -141,6 +147,18 @@ def test_interrupted_process_goes_on_from_its_journal_and_blames_nobody(fake_nig
     assert list((fake_night.tmp / "out").rglob("*.journal")) == []
 
 
+def test_process_that_dies_before_it_begins_blames_no_case_of_its_predecessor(fake_night, crashing):
+    crashing({"c": "interrupt"})
+    dying = (sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
+    assert crashing({}, command=dying, resume=True).code == Exit.INVALID
+
+    assert crashing({}, resume=True).code == Exit.PASS
+
+    (record,) = fake_night.stored()
+    assert {status for status, _ in outcomes(record).values()} == {"ok"}
+    assert [attempt.ended for attempt in record.attempts] == ["interrupted: SIGINT"]
+
+
 def test_gpu_lock_is_free_and_no_process_lives_after_a_hang_is_cancelled(fake_night, crashing, monkeypatch):
     monkeypatch.setattr("ci.nightly.find_gpus", lambda: [Gpu("GPU-1", "NVIDIA H200")])
     monkeypatch.setattr("ci.nightly.require_usable", lambda gpu: None)
@@ -171,66 +189,103 @@ def test_a_hung_process_is_described_by_what_the_watch_said():
     assert Ended(-15, timed_out=False, tail=("case a",), hung="hung: so").describe(60) == "hung: so"
 
 
-def kill_at_random(fake_night, moments, processes):
-    """Run the night in a process of its own, SIGKILL it at random moments, and resume until it is complete."""
+NIGHT = """
+import sys
+from pathlib import Path
+import ci.nightly
+from ci.config import load_nightly
+from tests.ci.nights import FakeNight
+tmp, program, processes = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+ci.nightly.load_nightly = lambda: load_nightly(tmp / "nightly.toml")
+night = FakeNight(tmp)
+command = (sys.executable, program, str(night.folder))
+result = night.run(processes=processes, command=command, selected=list("abcde"), resume="--resume" in sys.argv)
+sys.exit(int(result.code))
+"""
+
+
+def footprint(folder):
+    """Sizes of all files of a night: other ones after each step of it."""
+    found = {}
+    for base, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):  # moved on
+                found[base, name] = Path(base, name).stat().st_size
+    return found
+
+
+def wait_for_step(child, folder):
+    """Wait until the night has got on, however slow the machine is; returns for how long."""
+    before, begun_s = footprint(folder), time.monotonic()
+    while child.poll() is None and footprint(folder) == before:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(timeout=0.005)
+    return time.monotonic() - begun_s
+
+
+def kill_at_random(folder, rng, moments, processes):
+    """Run a night in a process of its own, SIGKILL it at random moments, and resume it until it is complete.
+
+    A moment is a number of steps of the night and a part of one step's time, so that a slow machine has the same ones.
+    Returns the night and how often it was killed: less than ``moments`` times when it was complete before.
+    """
+    folder.mkdir()
+    night = FakeNight(folder)
+    (folder / "nightly.toml").write_text(CONFIG)
+    (folder / "night.py").write_text(NIGHT)
     for case in CASES:
-        (fake_night.folder / case).write_text("slow")
-    script = fake_night.tmp / "night.py"
-    script.write_text(
-        "import sys\n"
-        "from pathlib import Path\n"
-        "from tests.ci.nights import FakeNight\n"
-        "import ci.nightly\n"
-        "from ci.config import load_nightly\n"
-        f"ci.nightly.load_nightly = lambda: load_nightly(Path({str(fake_night.tmp / 'nightly.toml')!r}))\n"
-        "FakeNight.__post_init__ = lambda self: None\n"
-        f"night = FakeNight(Path({str(fake_night.tmp)!r}))\n"
-        f"night.store, night.folder = Path({str(fake_night.store)!r}), Path({str(fake_night.folder)!r})\n"
-        f"command = (sys.executable, {str(PROGRAM)!r}, {str(fake_night.folder)!r})\n"
-        "processes = int(sys.argv[1])\n"
-        "options = {'processes': processes, 'command': command, 'selected': list('abcde')}\n"
-        "result = night.run(**options, resume='--resume' in sys.argv)\n"
-        "sys.exit(int(result.code))\n"
-    )
-    rng, killed = random.Random(7), 0
-    command = [sys.executable, str(script), str(processes)]
-    while True:
-        begun = (fake_night.tmp / "out" / "night-state.json").exists()
-        child = subprocess.Popen([*command, *(["--resume"] if begun else [])], start_new_session=True)
+        (night.folder / case).write_text("slow")
+    command = [sys.executable, str(folder / "night.py"), str(folder), str(PROGRAM), str(processes)]
+    killed, step_s = 0, 0.3
+    while (state := load(folder / "out")) is None or not state.is_complete:
+        child = subprocess.Popen([*command, *(["--resume"] if state else [])], start_new_session=True)
         try:
-            child.wait(timeout=rng.uniform(0.3, 2.5) if killed < moments else 60)
-        except subprocess.TimeoutExpired:
+            for _ in range(rng.randrange(7) if killed < moments else 0):
+                step_s = wait_for_step(child, folder)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(timeout=rng.uniform(0, step_s) if killed < moments else None)
+        finally:
             child.kill()
             child.wait()
-            killed += 1
-            continue
-        if child.returncode == 0:
-            return killed
-        assert child.returncode == Exit.USAGE  # complete: killed after the night was written
+        assert child.returncode in (Exit.PASS, -signal.SIGKILL)
+        killed += child.returncode == -signal.SIGKILL
+    return night, killed
 
 
-def assert_nothing_was_lost(fake_night, processes):
-    records = fake_night.stored()
-    measured = lines(fake_night, "measured.txt")
+def num_killed_without_loss(night, processes):
+    """How many measuring processes were killed after they had begun; every case must have been measured, and once."""
+    records = night.stored()
+    measured = lines(night, "measured.txt")
     assert len(records) == processes
     for record in records:
         assert {case: status for case, (status, _) in outcomes(record).items()} == dict.fromkeys(CASES, "ok")
     # A line is written after the journal has the case: none may come twice.
     assert len(measured) == len(set(measured))
+    return sum(len(record.attempts) for record in records)
 
 
-def test_sigkill_at_random_moments_loses_no_finished_case(fake_night, crashing):
-    kill_at_random(fake_night, moments=3, processes=2)
+@pytest.fixture
+def rng(fake_night, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    return random.Random(7)
 
-    assert_nothing_was_lost(fake_night, 2)
+
+def test_sigkill_at_random_moments_loses_no_finished_case(tmp_path, rng):
+    night, _ = kill_at_random(tmp_path / "killed", rng, moments=3, processes=2)
+
+    num_killed_without_loss(night, 2)
 
 
 @pytest.mark.long
-def test_sigkill_at_fifty_random_moments_loses_no_finished_case(fake_night, crashing):
-    # Cases so slow that most kills fall between the first and the last of them.
-    assert kill_at_random(fake_night, moments=50, processes=12) == 50
+def test_sigkill_at_fifty_random_moments_loses_no_finished_case(tmp_path, rng):
+    killed = amid = 0
+    while killed < 50:
+        night, times = kill_at_random(tmp_path / f"killed-{killed}", rng, 50 - killed, processes=12)
+        killed += times
+        amid += num_killed_without_loss(night, 12)
 
-    assert_nothing_was_lost(fake_night, 12)
+    assert killed == 50
+    assert amid >= 15  # others fell before the first case, after the last, or into the parent alone
 
 
 def test_night_tells_which_processes_its_records_lost(fake_night, crashing):
