@@ -240,8 +240,9 @@ def kill_at_random(folder, rng, moments, processes):
     while (state := load(folder / "out")) is None or not state.is_complete:
         child = subprocess.Popen([*command, *(["--resume"] if state else [])], start_new_session=True)
         try:
+            watched = rng.choice([folder, *3 * [folder / "out" / "processes"]])  # the journals more often than the rest
             for _ in range(rng.randrange(7) if killed < moments else 0):
-                step_s = wait_for_step(child, folder)
+                step_s = wait_for_step(child, watched)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.wait(timeout=rng.uniform(0, step_s) if killed < moments else None)
         finally:
@@ -285,7 +286,7 @@ def test_sigkill_at_fifty_random_moments_loses_no_finished_case(tmp_path, rng):
         amid += num_killed_without_loss(night, 12)
 
     assert killed == 50
-    assert amid >= 15  # others fell before the first case, after the last, or into the parent alone
+    assert amid >= 5  # others fell before the first case, after the last, or into the parent alone
 
 
 def test_night_tells_which_processes_its_records_lost(fake_night, crashing):
