@@ -319,17 +319,17 @@ def _host_window(
 def _host_warm_up(
     launch: Launch, drain: Launch, sampling: Sampling, clock: Callable[[], float], max_calls: int
 ) -> tuple[float, float]:
-    """Seconds of one call on the host, and until it is drained."""
-    begun_s, num_warm = clock(), 0
-    while num_warm < WARM_UP_BATCH or (clock() - begun_s < sampling.warmup_s and num_warm < max_calls):
+    """Seconds of one call on the host, and until it is drained: medians, so that one hiccup changes no window."""
+    begun_s = clock()
+    called, drained = list[float](), list[float]()
+    while len(called) < WARM_UP_BATCH or (clock() - begun_s < sampling.warmup_s and len(called) < max_calls):
         started_s = clock()
         launch()
-        returned_s = clock()
+        called.append(clock() - started_s)
         drain()
-        drained_s = clock()
-        num_warm += 1
-    call_s = max(returned_s - started_s, 1e-9)
-    return call_s, max(drained_s - started_s, call_s)
+        drained.append(clock() - started_s)
+    call_s = max(median(called), 1e-9)
+    return call_s, max(median(drained), call_s)
 
 
 def _affordable(per_call_s: float, sampling: Sampling) -> int:

@@ -257,6 +257,19 @@ def test_host_windows_of_all_processes_hold_the_same_number_of_calls(call_s: flo
     assert samples.launches_per_sample == HOST_CALLS
 
 
+@pytest.mark.parametrize("hiccup_at", range(6))
+def test_a_hiccup_in_the_warm_up_does_not_change_the_number_of_calls(hiccup_at: int):
+    clock, calls, night = FakeClock(), [0], Sampling(max_samples=30, min_samples=30, warmup_s=400e-6, max_s=0.25)
+
+    def launch() -> None:
+        clock.now_s += 4e-3 if calls[0] == hiccup_at else 100e-6
+        calls[0] += 1
+
+    samples = measure_host_dispatch(launch, sampling=night, drain=lambda: None, clock=clock)
+
+    assert samples.launches_per_sample == HOST_CALLS
+
+
 def test_host_window_is_short_when_the_device_is_slow():
     clock = FakeClock()
     queued = [0]
