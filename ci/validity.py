@@ -5,7 +5,7 @@ import statistics
 from collections import Counter
 from collections.abc import Sequence
 
-from benchmarks.harness.records import Check, Record, Verdict
+from benchmarks.harness.records import Attempt, Check, Record, Verdict
 
 COUNTS = {
     "untouched": "elements",
@@ -107,11 +107,7 @@ def disturbances(records: Sequence[Record]) -> list[str]:
     """Other processes and throttling that NVML saw, and processes that a record lost: told, not judged."""
     notes = []
     for record in records:
-        notes += [
-            f"record {record.id}: a process before it ended early: {attempt.ended}"
-            + (f" (case {attempt.lost})" if attempt.lost else "")
-            for attempt in record.attempts
-        ]
+        notes += [f"record {record.id}: {_early_end(attempt)}" for attempt in record.attempts]
         if record.monitor.foreign_processes:
             notes.append(f"record {record.id}: other processes used the GPU: {record.monitor.foreign_processes}")
         throttled = {reason: us for reason, us in sorted(record.monitor.throttle_us.items()) if us > 0}
@@ -119,6 +115,15 @@ def disturbances(records: Sequence[Record]) -> list[str]:
             times = ", ".join(f"{reason} {us / 1e3:.1f} ms" for reason, us in throttled.items())
             notes.append(f"record {record.id}: throttled: {times}")
     return notes
+
+
+def _early_end(attempt: Attempt) -> str:
+    text = f"a process before it ended early: {attempt.ended}"
+    if attempt.lost:
+        text += f" (case {attempt.lost})"
+    if attempt.num_parts:  # it had no controls at its end, so ``drift_doubts`` says nothing of them
+        text += f"; whether the card drifted in its {attempt.num_parts} cases is unknown"
+    return text
 
 
 def _controls(records: Sequence[Record]) -> dict[str, list[float]]:

@@ -11,6 +11,7 @@ from ci.config import load_thresholds
 from ci.exits import Exit
 from ci.judging import judge
 from ci.night import Base, Tonight, choose_base
+from ci.validity import disturbances
 from tests.ci.nights import CASE, QUIET, exact, make_case, make_record, make_records, timed
 
 THRESHOLDS = load_thresholds()
@@ -363,3 +364,13 @@ def test_failed_check_has_the_unit_of_what_it_counts(metric, unit):
     found = judged(make_records(checks=[check]))
 
     assert [v.unit for v in found.verdicts if v.metric == metric] == [unit]
+
+
+@pytest.mark.parametrize(("num_parts", "told"), [(3, True), (0, False)])
+def test_cases_of_a_process_that_ended_early_were_not_between_two_rounds_of_controls(num_parts, told):
+    attempt = records.Attempt(created_utc=records.utc_now(), ended="interrupted: SIGINT", num_parts=num_parts)
+
+    (note,) = disturbances([make_record([timed(100.0)], attempts=[attempt])])
+
+    assert "ended early: interrupted: SIGINT" in note
+    assert ("drifted in its 3 cases is unknown" in note) == told
