@@ -15,6 +15,7 @@ import typer
 from rich.console import Console
 
 from .harness.closed_pipes import outlive_readers
+from .harness.command_line import CommandLine
 
 if TYPE_CHECKING:
     import torch
@@ -31,7 +32,7 @@ TINY_BYTES = 64  # one line of L2: a launch that does next to nothing
 
 EXAMPLE = "Example: python -m benchmarks.agreement --case '*_b32_*' --out build/agreement.json"
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+app = CommandLine(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ import typer
 from .cases import BenchCase, NothingSelectedError, UnknownNameError, select
 from .checks import COMPILED, Checklist, first_line
 from .harness.clean_parent import NotCleanError, require_clean
+from .harness.command_line import CommandLine
 from .harness.compilations import CompilationCounter
 from .harness.parent import PARENT_VARIABLE, end_with_parent
 from .providers import PROVIDERS
@@ -34,7 +35,7 @@ MIN_LAYERS = 3
 
 STREAM_BYTES = 2**20
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+app = CommandLine(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 
 @app.command(epilog="Example: python -m benchmarks.compile_first --set nightly --workers 8")

@@ -16,6 +16,7 @@ import typer
 
 from .cases import BenchCase, kimi_k3, select
 from .compile_first import small
+from .harness.command_line import CommandLine
 from .providers import PROVIDERS, Provider, Series
 
 ONE_KERNEL_OPS = ("verify", "commit_plan", "commit_state", "conv")
@@ -26,7 +27,7 @@ COUNTED_L2S = 4
 
 _NAME = re.compile(r"kimi_k3_tp(\d+)_b(\d+)_t(\d+)_a(\d+\.\d+)_(fp32|bf16)")
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+app = CommandLine(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 
 @app.command(epilog="Example: ncu --profile-from-start off python -m benchmarks.launch_once --set pr --listing l.json")

@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 
 from .harness.closed_pipes import outlive_readers
+from .harness.command_line import CommandLine, CommitOption
 from .harness.parent import end_with_parent
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ EXAMPLE = "Example: python -m benchmarks.run --set smoke --case '*_b32_*' --out 
 
 NO_GPU = "no GPU: exact figures, kernels under Triton's interpreter, torch reference on the CPU"
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+app = CommandLine(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 
 @app.command(epilog=EXAMPLE)
@@ -36,7 +37,7 @@ def run(
     ] = None,
     case: Annotated[str, typer.Option(help="Glob over case names.")] = "*",
     seed: Annotated[int | None, typer.Option(help="Of values, slots and orders; drawn when not given.")] = None,
-    commit: Annotated[str | None, typer.Option(help="Commit that is measured, where git cannot say.")] = None,
+    commit: CommitOption = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the unfinished process of --out.")] = False,
     contracts: Annotated[
         str | None,

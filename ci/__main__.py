@@ -15,6 +15,7 @@ except ImportError as missing:
     sys.exit(int(Exit.BROKEN))
 
 from benchmarks.harness.closed_pipes import outlive_readers
+from benchmarks.harness.command_line import CommandLine, CommitOption
 
 from .history.cli import app as history
 from .shell import JsonFlag, errors, print_json
@@ -22,7 +23,7 @@ from .shell import JsonFlag, errors, print_json
 if TYPE_CHECKING:
     from .nightly import Options, Result
 
-app = typer.Typer(
+app = CommandLine(
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -76,7 +77,7 @@ def nightly(  # the options are the documentation
     out: Annotated[Path, typer.Option(help="Folder for the state of the night and its page.")] = Path("out/nightly"),
     store: Annotated[str, typer.Option(help="Folder of records and nights, or branch:NAME.")] = "out/store",
     gpus: Annotated[str | None, typer.Option(help="all, cpu, or UUIDs with commas; the first GPU if left out.")] = None,
-    commit: Annotated[str | None, typer.Option(metavar="SHA", help="The commit, where there is no git.")] = None,
+    commit: CommitOption = None,
     wait: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="Wait so long for a GPU in use.")] = 0.0,
     page: Annotated[bool, typer.Option(help="Build the page where plotly is installed.")] = True,
     fork: Annotated[

@@ -7,12 +7,13 @@ from typing import Annotated, NoReturn
 import typer
 
 from benchmarks.harness.closed_pipes import outlive_readers
+from benchmarks.harness.command_line import CommandLine
 from benchmarks.harness.errors import StoreError
 from reports.sources import History, read_stores
 
 OK, OUTDATED, USAGE, MISSING_DATA, INVALID, ENVIRONMENT = 0, 1, 2, 3, 4, 5
 
-app = typer.Typer(
+app = CommandLine(
     help="Turn recorded nights into a static site, the README's table and a picture.",
     epilog="Example: `python -m reports build --store reports/history --out site`",
     no_args_is_help=True,

@@ -8,6 +8,7 @@ one, and a step in ``migrations.py``.
 """
 
 import math
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 from secrets import token_hex
@@ -30,6 +31,9 @@ VerdictName = Literal["regressed", "improved", "unchanged", "new", "inconclusive
 Utc = Annotated[str, msgspec.Meta(pattern=r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}Z$")]
 
 CONTRACTS: tuple[str, ...] = get_args(Contract)
+
+COMMIT_HASH = re.compile(r"[0-9A-Fa-f]{7,40}")
+"""A commit, whole or shortened; a name or an option that a shell put in its place is none."""
 
 
 class Struct(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from benchmarks.harness.records import Measurement, Night, Record
+from benchmarks.harness.records import COMMIT_HASH, Measurement, Night, Record
 
 KEY = ("metric", "op", "provider", "case", "contract")
 CLOSE = 1e-9  # of two computations of one median
@@ -16,12 +16,15 @@ SHOWN = 3
 
 
 def record_problems(record: Record, samples: pa.Table) -> list[str]:
-    """Series that a record holds twice, and samples that do not belong to its values."""
+    """A commit that is none, series that a record holds twice, and samples that do not belong to its values."""
     twice = [key for key, count in Counter(item.key for item in record.measurements).items() if count > 1]
     problems = [f"the series {_text(key)} is there twice" for key in twice[:SHOWN]]
     names = {case.name for case in record.cases}
     unknown = sorted({item.case for item in record.measurements} - names) if names else []
     problems += [f"measurements of {case}, which is none of its cases" for case in unknown[:SHOWN]]
+    commit = record.subject.commit
+    if commit is not None and not COMMIT_HASH.fullmatch(commit):
+        problems.append(f"commit {commit!r}: expected 7 to 40 hex digits, or null where it is unknown")
     return problems + _samples_problems(record, samples)
 
 

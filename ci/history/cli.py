@@ -8,13 +8,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
 
+from benchmarks.harness.command_line import CommandLine
 from ci.exits import Exit, MissingDataError
 from ci.shell import JsonFlag, errors, print_json
 
 if TYPE_CHECKING:
     from .verify import Findings
 
-app = typer.Typer(
+app = CommandLine(
     no_args_is_help=True,
     rich_markup_mode=None,
     help="Look after stores of records and nights, and ask them for values.",

@@ -49,11 +49,12 @@ def make_night(
     environment, source_hash, commit."""
     at = f"2026{month:02d}{day:02d}T0{{}}0000Z"
     environment = changes.pop("environment", ENVIRONMENT)
-    commit, source_hash = str(changes.pop("commit", f"{day:02d}{'0' * 38}")), str(changes.pop("source_hash", "abc"))
+    commit, source_hash = changes.pop("commit", f"{day:02d}{'0' * 38}"), str(changes.pop("source_hash", "abc"))
+    short = str(commit or "nocommit")[:8].strip("-") or "none"
     records = [
         make_record(
             [item for case in cases for item in make_measurements(level, case)],
-            id=f"{at.format(index)}-{commit[:8]}-00000{index}",
+            id=f"{at.format(index)}-{short}-00000{index}",
             created_utc=f"2026-{month:02d}-{day:02d}T0{index}:00:00Z",
             cases=[make_case(case) for case in cases],
             checks=[],
@@ -63,7 +64,7 @@ def make_night(
         for index, level in enumerate(levels)
     ]
     facts: dict[str, object] = {
-        "id": f"{at.format(9)}-{commit[:8]}-000009",
+        "id": f"{at.format(9)}-{short}-000009",
         "created_utc": f"2026-{month:02d}-{day:02d}T09:00:00Z",
         "case_set": "smoke",
         "gpu_model": records[0].environment.gpu_model,

@@ -59,6 +59,16 @@ def test_list_of_all_sets_leaves_out_those_without_a_match(no_process):
     assert invoke("nightly", "--list", "--case", "*zzz*").exit_code == Exit.MISSING
 
 
+@pytest.mark.parametrize("commit", ["--no-page", "main", ""])
+def test_night_of_a_commit_that_is_no_hash_is_refused_before_anything_starts(no_process, commit):
+    result = invoke("nightly", "--set", "smoke", "--dry-run", "--commit", commit)
+
+    assert result.exit_code == Exit.USAGE
+    assert f"Invalid value for '--commit': expected 7 to 40 hex digits, got {commit!r}" in " ".join(
+        result.output.split()
+    )
+
+
 @pytest.mark.parametrize("option", ["--dry-run", "--estimate", "--resume"])
 def test_all_but_list_need_a_set_and_say_so(no_process, option):
     result = invoke("nightly", option)

@@ -180,11 +180,12 @@ def change_record(source, change):
         (lambda data: data.replace(b'"value": 100.0', b'"value": 50.0'), "median of its samples"),
         (lambda data: data.replace(b'"gpu_model": "nvidia-h200"', b'"gpu_model": "nvidia-h100"'), "of nvidia-h100"),
         (lambda data: data.replace(b'-000000"', b'-000007"'), "holds id"),
+        (lambda data: data.replace(b'"commit": "01', b'"commit": "-01'), "commit '-010+': expected 7"),
         (lambda data: data.replace(b'"command": [', b'"command": [' + b'"a",' * 60_000), "60001 items"),
     ],
     ids=[
         "cut", "no json", "nan", "type", "field", "newer", "older",
-        "escape codes", "name", "value", "model", "id", "many",
+        "escape codes", "name", "value", "model", "id", "commit", "many",
     ],
 )  # fmt: skip
 def test_a_record_that_is_not_what_it_should_be(source, refuse, change, match):

@@ -54,6 +54,20 @@ def test_a_good_store_has_no_problem_and_is_left_as_it_is(folder):
     assert contents(folder) == before
 
 
+@pytest.mark.parametrize("commit", ["--no-page", "main", "", "unknown", "abc123"])
+def test_a_record_of_a_commit_that_is_no_hash_is_named(tmp_path, commit):
+    made = make_night(1, commit=commit)
+    found = verify(store_nights(tmp_path / "store", made).folder)
+
+    assert len(found.problems) == len(made.records)
+    assert f"commit {commit!r}: expected 7 to 40 hex digits, or null where it is unknown" in found.problems[0]
+
+
+@pytest.mark.parametrize("commit", [None, "abcdef0", "ABCDEF0", "0" * 40])
+def test_a_record_of_a_hash_or_of_no_commit_is_sound(tmp_path, commit):
+    assert verify(store_nights(tmp_path / "store", make_night(1, commit=commit)).folder).problems == []
+
+
 def cut_json(folder):
     path = files(folder, "json")[1]
     path.write_bytes(path.read_bytes()[:200])
