@@ -44,7 +44,10 @@ def run(
     case: Annotated[str, typer.Option(help="Glob over case names.")] = "*",
     workers: Annotated[int | None, typer.Option(min=1, help="Processes; by default half the cores, at most 8.")] = None,
 ) -> None:
-    """Compile what the cases launch, into Triton's cache. Exit codes: 0 done; 4 in part; 2, 3, 5 as benchmarks.run."""
+    """Compile what the cases launch, into Triton's cache.
+
+    Exit codes: 0 all compiled; 2 usage; 3 nothing selected; 4 not all compiled; 5 no GPU, or unfit to fork.
+    """
     end_with_parent()
     try:
         cases = select(case_set, case)
@@ -59,7 +62,14 @@ def run(
     codes_seen = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
     num_failed = sum(code != 0 for code in codes_seen)
     typer.echo(f"{len(shares)} workers, {num_failed} of them incomplete (exit codes {codes_seen})")
-    raise typer.Exit(INVALID if num_failed else PASS)
+    raise typer.Exit(exit_code(codes_seen))
+
+
+def exit_code(workers: Sequence[int]) -> int:
+    """Of the whole, by those of its workers: where none could work, the environment is at fault."""
+    if all(code == BROKEN for code in workers):
+        return BROKEN
+    return INVALID if any(workers) else PASS
 
 
 def default_workers() -> int:
@@ -111,6 +121,9 @@ def _fork(work: Callable[[], int]) -> int:
 def _work(parent: int, number: int, cases: Sequence[BenchCase]) -> int:
     os.environ[PARENT_VARIABLE] = str(parent)
     end_with_parent()
+    if not torch.cuda.is_available():
+        typer.echo("no GPU: torch sees none; run `python -m ci doctor`", err=True)
+        return BROKEN
     device = torch.device("cuda", torch.cuda.current_device())
     code = PASS
     with CompilationCounter() as counter:

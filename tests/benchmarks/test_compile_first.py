@@ -9,7 +9,7 @@ import torch
 from typer.testing import CliRunner
 
 from benchmarks.cases import SETS, kimi_k3
-from benchmarks.compile_first import app, launch_all, share_out, small
+from benchmarks.compile_first import app, exit_code, launch_all, share_out, small
 from benchmarks.cpu_process import shrunken
 
 ROOT = Path(__file__).parents[2]
@@ -96,5 +96,19 @@ def test_workers_that_find_no_gpu_are_told_of_and_leave_the_rest_to_measuring():
 
     done = subprocess.run(command, env=env, cwd=ROOT, check=False, text=True, capture_output=True)
 
-    assert done.returncode == 4
+    assert done.returncode == 5
     assert done.stdout.splitlines()[-1] == "2 workers, 2 of them incomplete (exit codes [5, 5])"
+    assert "no GPU: torch sees none; run `python -m ci doctor`" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("workers", "code"), [([0, 0], 0), ([0, 4], 4), ([5, 0], 4), ([5, 4], 4), ([-11, 5], 4), ([5], 5), ([5, 5], 5)]
+)
+def test_exit_code_is_of_the_environment_only_where_no_worker_could_work(workers, code):
+    assert exit_code(workers) == code
+
+
+def test_help_names_every_exit_code():
+    shown = " ".join(CliRunner().invoke(app, ["--help"]).output.split())
+
+    assert "0 all compiled; 2 usage; 3 nothing selected; 4 not all compiled; 5 no GPU, or unfit to fork" in shown
