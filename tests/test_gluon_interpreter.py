@@ -1,0 +1,222 @@
+"""The emulator of Gluon against NumPy, and that it catches what it says it catches."""
+
+import numpy as np
+import pytest
+import torch
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.ampere import async_copy
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    warpgroup_mma,
+    warpgroup_mma_init,
+    warpgroup_mma_wait,
+)
+
+from tests.gluon_interpreter import Emulated, MemoryFault, run
+
+
+@gluon.jit
+def _offsets(stride, ROWS: gl.constexpr, COLUMNS: gl.constexpr, layout: gl.constexpr):
+    rows = gl.arange(0, ROWS, layout=gl.SliceLayout(1, layout))
+    columns = gl.arange(0, COLUMNS, layout=gl.SliceLayout(0, layout))
+    return rows[:, None] * stride + columns[None, :], rows
+
+
+@gluon.jit
+def _copy_kernel(x_ptr, y_ptr, num_rows, stride_x, stride_y, ROWS: gl.constexpr, COLUMNS: gl.constexpr):
+    layout: gl.constexpr = gl.BlockedLayout([1, 4], [4, 8], [4, 1], [1, 0])
+    swapped: gl.constexpr = gl.BlockedLayout([4, 1], [8, 4], [1, 4], [0, 1])
+    pid = gl.program_id(0)
+    source, rows = _offsets(stride_x, ROWS, COLUMNS, layout)
+    target, rows_y = _offsets(stride_y, ROWS, COLUMNS, swapped)
+    base = pid * ROWS
+    x = gl.load(x_ptr + base * stride_x + source, mask=(rows + base < num_rows)[:, None], other=0.0)
+    y = gl.convert_layout(x, swapped) * 2.0
+    gl.store(y_ptr + base * stride_y + target, y, mask=(rows_y + base < num_rows)[:, None])
+
+
+def _pools(num_rows: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    torch.manual_seed(0)
+    pool = torch.randn(num_rows, 80).to(dtype)
+    return pool[:, :64], torch.full((num_rows, 96), torch.nan, dtype=dtype)[:, 16:80]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_masked_copy_of_strided_tensors(dtype):
+    x, y = _pools(21, dtype)
+
+    Emulated(_copy_kernel)[(2,)](x, y, 21, x.stride(0), y.stride(0), ROWS=16, COLUMNS=64, num_warps=4)
+
+    assert torch.equal(y, x * 2)
+
+
+@pytest.mark.parametrize("num_rows", [22, 32])
+def test_a_store_out_of_bounds_is_caught(num_rows):
+    x, _ = _pools(40, torch.float32)
+    _, y = _pools(21, torch.float32)
+
+    with pytest.raises(MemoryFault, match=r"outside every argument.* of y_ptr"):
+        run(_copy_kernel, (2,), x, y, num_rows, x.stride(0), y.stride(0), ROWS=16, COLUMNS=64)
+
+
+def test_a_load_between_the_rows_of_a_view_is_caught():
+    x, y = _pools(32, torch.float32)
+
+    with pytest.raises(MemoryFault, match=r"outside every argument.* of x_ptr"):
+        run(_copy_kernel, (2,), x[:, :63], y, 32, x.stride(0), y.stride(0), ROWS=16, COLUMNS=64)
+
+
+@gluon.jit
+def _race_kernel(x_ptr, READ: gl.constexpr):
+    pid = gl.program_id(0)
+    gl.store(x_ptr + (pid + 1 if READ else 0), gl.load(x_ptr + pid) if READ else pid)
+
+
+@pytest.mark.parametrize("read", [True, False])
+def test_programs_at_odds_about_one_element_are_caught(read):
+    with pytest.raises(MemoryFault, match="race: program 1"):
+        run(_race_kernel, (2,), torch.arange(8, dtype=torch.int32), READ=read)
+
+
+def test_lanes_at_odds_about_one_element_are_caught():
+    x, y = _pools(32, torch.float32)
+
+    with pytest.raises(MemoryFault, match="lanes of one store"):
+        run(_copy_kernel, (2,), x, y, 32, x.stride(0), 0, ROWS=16, COLUMNS=64)
+
+
+def test_overflow_of_int32_is_caught():
+    x, y = _pools(32, torch.float32)
+
+    with pytest.raises(OverflowError, match="int32"):
+        run(_copy_kernel, (2,), x, y, 32, 2**28, y.stride(0), ROWS=16, COLUMNS=64)
+
+
+@gluon.jit
+def _transpose_kernel(x_ptr, y_ptr, SIZE: gl.constexpr):
+    layout: gl.constexpr = gl.BlockedLayout([1, 4], [4, 8], [4, 1], [1, 0])
+    shared: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
+    offsets, _ = _offsets(SIZE, SIZE, SIZE, layout)
+    memory = gl.allocate_shared_memory(gl.float32, [2, SIZE, SIZE], shared)
+    for i in range(2):
+        memory.index(i).store(gl.load(x_ptr + i * SIZE * SIZE + offsets))
+    gl.thread_barrier()
+    for i in gl.static_range(2):
+        gl.store(y_ptr + i * SIZE * SIZE + offsets, memory.index(i).permute([1, 0]).load(layout))
+
+
+def test_transpose_through_shared_memory():
+    x, y = torch.randn(2, 32, 32), torch.full((2, 32, 32), torch.nan)
+
+    run(_transpose_kernel, (1,), x, y, SIZE=32)
+
+    assert torch.equal(y, x.mT)
+
+
+@gluon.jit
+def _wgmma_kernel(a_ptr, b_ptr, c_ptr, N: gl.constexpr, K: gl.constexpr, FENCE: gl.constexpr, OVERWRITE: gl.constexpr):
+    layout: gl.constexpr = gl.BlockedLayout([1, 4], [4, 8], [4, 1], [1, 0])
+    mma: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, N, 8])
+    dtype: gl.constexpr = a_ptr.dtype.element_ty
+    shared: gl.constexpr = gl.NVMMASharedLayout(64, dtype.primitive_bitwidth, 2)
+    offsets_a, _ = _offsets(K, 64, K, layout)
+    offsets_b, _ = _offsets(K, N, K, layout)
+    offsets_c, _ = _offsets(N, 64, N, mma)
+    a = gl.convert_layout(gl.load(a_ptr + offsets_a), gl.DotOperandLayout(0, mma, 32 // dtype.primitive_bitwidth))
+    b = gl.allocate_shared_memory(dtype, [N, K], shared, gl.load(b_ptr + offsets_b))
+    if FENCE:
+        fence_async_shared()
+    acc = warpgroup_mma_init(gl.zeros([64, N], gl.float32, layout=mma))
+    acc = warpgroup_mma(a, b.permute([1, 0]), acc, is_async=True)
+    if OVERWRITE:
+        b.store(gl.load(b_ptr + offsets_b))
+    c = warpgroup_mma_wait(0, deps=[acc])
+    gl.store(c_ptr + offsets_c, c)
+
+
+def _operands(dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+    torch.manual_seed(0)
+    return torch.randn(64, 32).to(dtype), torch.randn(16, 32).to(dtype), torch.full((64, 16), torch.nan)
+
+
+@pytest.mark.parametrize(("dtype", "cut"), [(torch.float32, 0xFFFFE000), (torch.bfloat16, 0xFFFFFFFF)])
+def test_wgmma_multiplies_what_the_tensor_core_keeps(dtype, cut):
+    a, b, c = _operands(dtype)
+
+    run(_wgmma_kernel, (1,), a, b, c, N=16, K=32, FENCE=True, OVERWRITE=False, num_warps=4)
+
+    kept = [(x.float().numpy().view(np.uint32) & np.uint32(cut)).view(np.float32).astype(np.float64) for x in (a, b)]
+    np.testing.assert_allclose(c.numpy(), kept[0] @ kept[1].T, atol=5e-6)  # sums of 32 products in fp32
+
+
+@pytest.mark.parametrize(
+    ("options", "message"), [((False, False), "fence_async_shared"), ((True, True), "still reads")]
+)
+def test_wgmma_without_fence_or_wait_is_caught(options, message):
+    with pytest.raises(MemoryFault, match=message):
+        run(_wgmma_kernel, (1,), *_operands(torch.float32), N=16, K=32, FENCE=options[0], OVERWRITE=options[1])
+
+
+@gluon.jit
+def _table_kernel(table_ptr, slots_ptr, out_ptr, SIZE: gl.constexpr):
+    layout: gl.constexpr = gl.BlockedLayout([1], [32], [1], [0])
+    pid = gl.program_id(0)
+    slot = gl.load(slots_ptr + pid)
+    if slot <= 0:
+        return
+    address = gl.load(table_ptr + pid)
+    state_ptr = gl.multiple_of(address.to(gl.pointer_type(gl.bfloat16)), 2)
+    offs = gl.arange(0, SIZE, layout=layout)
+    x = gl.load(state_ptr + slot.to(gl.int64) * SIZE + offs).to(gl.float32)
+    scan = gl.associative_scan(x, 0, _sum)
+    gl.store(out_ptr + pid * SIZE + offs, scan / gl.sum(x, axis=0))
+
+
+@gluon.jit
+def _sum(a, b):
+    return a + b
+
+
+@pytest.mark.parametrize("last_slot", [3, 4])
+def test_pointers_from_a_table_reach_the_memory_that_was_named(last_slot):
+    torch.manual_seed(0)
+    pools = [torch.rand(4, 32).to(torch.bfloat16) for _ in range(3)]
+    table = torch.tensor([pool.data_ptr() for pool in pools])
+    slots, out = torch.tensor([1, 0, last_slot], dtype=torch.int32), torch.full((3, 32), torch.nan)
+
+    if last_slot == 4:
+        with pytest.raises(MemoryFault, match="outside every argument"):
+            run(_table_kernel, (3,), table, slots, out, SIZE=32, memory=pools)
+        return
+    run(_table_kernel, (3,), table, slots, out, SIZE=32, memory=pools)
+
+    for row, slot in ((0, 1), (2, 3)):
+        x = pools[row][slot].double()
+        torch.testing.assert_close(out[row].double(), x.cumsum(0) / x.sum(), rtol=1e-6, atol=0)
+    assert out[1].isnan().all()
+
+
+@gluon.jit
+def _async_copy_kernel(x_ptr, y_ptr, SIZE: gl.constexpr, WAIT: gl.constexpr):
+    layout: gl.constexpr = gl.BlockedLayout([4], [32], [1], [0])
+    offs = gl.arange(0, SIZE, layout=layout)
+    memory = gl.allocate_shared_memory(gl.float32, [SIZE], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    async_copy.async_copy_global_to_shared(memory, x_ptr + offs, mask=offs < SIZE // 2)
+    async_copy.commit_group()
+    if WAIT:
+        async_copy.wait_group(0)
+    x = memory.load(layout)
+    async_copy.wait_group(0)
+    rounded = gl.inline_asm_elementwise("cvt.rna.tf32.f32 $0, $1;", "=r,r", [x], dtype=gl.float32, is_pure=True, pack=1)
+    gl.store(y_ptr + offs, rounded)
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_an_asynchronous_copy_holds_poison_until_its_wait(wait):
+    x, y = torch.full((128,), 1 + 2**-11), torch.zeros(128)
+
+    run(_async_copy_kernel, (1,), x, y, SIZE=128, WAIT=wait)
+
+    expected = torch.where(torch.arange(128) < 64, 1 + 2**-10, 0.0) if wait else torch.full((128,), torch.nan)
+    torch.testing.assert_close(y, expected, rtol=0, atol=0, equal_nan=True)
