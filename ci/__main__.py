@@ -146,14 +146,19 @@ def asv_export(
     ] = Path("out/asv/results"),
     as_json: JsonFlag = False,
 ) -> None:
-    """Write the store's records as asv's result files, for commits that this repository has. Needs git and asv."""
+    """Write the store's nights as asv's result files, for commits that this repository has. Needs git and asv.
+
+    Nights judged invalid are left out, and so are records that no night counts; how many is said.
+    """
     with errors(as_json):
         from benchmarks.harness.store import open_store
 
-        from .asv_export import export
+        from .asv_export import counted_records, export
         from .setup_venv import ROOT
 
-        done = export(open_store(store, writable=False).records(), results_dir, ROOT)
+        opened = open_store(store, writable=False)
+        records, left_out = counted_records(opened.records(), opened.nights())
+        done = export(records, results_dir, ROOT, left_out)
         if as_json:
             print_json({"results": done.results, "benchmarks": done.benchmarks, "left_out": done.left_out})
             return

@@ -12,17 +12,17 @@ import math
 import os
 import re
 import subprocess
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.harness.records import Case, Environment, Measurement, Record
+from benchmarks.harness.records import Case, Environment, Measurement, Night, Record
 
 from .asv_machine import API_VERSION as MACHINE_VERSION
-from .exits import BrokenEnvironmentError, MissingDataError
+from .exits import BrokenEnvironmentError, Exit, MissingDataError
 
 RESULTS_VERSION, BENCHMARKS_VERSION = 2, 2  # of asv's files
 EXPORT_VERSION = "1"  # raised when a number here comes to mean something else; asv then hides older ones
@@ -66,18 +66,43 @@ class _Group:
     values: dict[str, dict[Cell, list[Measurement]]] = field(default_factory=dict)
 
 
-def export(records: Iterable[Record], results_dir: Path, repo: Path) -> Exported:
+def counted_records(records: Iterable[Record], nights: Sequence[Night]) -> tuple[list[Record], list[str]]:
+    """Records that some night counts, and lines on the others, with their numbers.
+
+    A night that was judged invalid counts none: its card was another instrument, its processes no repetitions, or a
+    result wrong. One that regressed was measured well, and is what a reader of asv's pages looks for.
+    """
+    records, lines = list(records), list[str]()
+    there = {record.id for record in records}
+    good = {name for night in nights if night.exit_code != Exit.INVALID for name in night.records}
+    told = set(good)
+    for night in nights:
+        if left := [name for name in night.records if name in there - told]:
+            lines.append(f"{_number(left)} of night {night.id}, which was judged invalid")
+            told.update(left)
+    if alone := there - told:
+        lines.append(f"{_number(alone)} that no night counts")
+    return [record for record in records if record.id in good], lines
+
+
+def _number(records: Collection[str]) -> str:
+    return f"{len(records)} record{'' if len(records) == 1 else 's'}"
+
+
+def export(records: Iterable[Record], results_dir: Path, repo: Path, left_out: Sequence[str] = ()) -> Exported:
     """Write result files, ``benchmarks.json`` and machines below ``results_dir``; writing again changes nothing.
 
     Entries of other benchmarks, such as those of ``asv run``, are kept. A record of no commit, of a commit that the
     repository does not have, or of changed sources is left out: asv could only show it as something it is not.
 
+    Args:
+        left_out: what was left out before, for the result and for messages.
     Raises:
         ValueError: a value is not finite, or an exact figure differs between processes of one commit.
         MissingDataError: nothing is left to export.
         BrokenEnvironmentError: asv is not installed, or ``results_dir`` holds files that are not asv's.
     """
-    done = Exported()
+    done = Exported(left_out=list(left_out))
     groups = _grouped(records, _commits_of(repo), done)
     if not groups:
         raise MissingDataError(

@@ -5,15 +5,19 @@ import math
 import os
 import subprocess
 import sys
+from pathlib import Path
 from statistics import median
 
 import msgspec
 import pytest
+from typer.testing import CliRunner
 
 from benchmarks.harness.records import Environment, Subject
-from ci.asv_export import benchmark_name, export
+from ci.__main__ import app
+from ci.asv_export import benchmark_name, counted_records, export
 from ci.exits import BrokenEnvironmentError, MissingDataError
 from tests.ci.nights import CASE, ENVIRONMENT, QUIET, exact, make_case, make_record, timed
+from tests.ci.stores import LEVELS, make_night, store_nights
 
 VERIFY = "kimi_k3_tp8.verify.recoverssm.device.graph_cold"
 CACHE = "kimi_k3_tp8.state.recoverssm.cache.exact"
@@ -44,7 +48,7 @@ def records_of(commit, values=QUIET, **changes):
 
 
 def rows(path):
-    results = json.loads(path.read_text())
+    results = json.loads(Path(path).read_text())
     columns = results["result_columns"]
     return results, {name: dict(zip(columns, row, strict=True)) for name, row in results["results"].items()}
 
@@ -195,6 +199,67 @@ def test_records_that_asv_could_only_show_wrongly_are_left_out_with_the_reason(r
         "nameless: names no commit",
         f"unknown: {'f' * 40} is not in git here",
     ]
+
+
+@pytest.mark.parametrize("code", [0, 1, 3])
+def test_a_night_that_passed_regressed_or_lost_a_case_goes_out(code):
+    made = make_night(1, exit_code=code, accepted=code == 0)
+
+    assert counted_records(made.records, [made.night]) == (made.records, [])
+
+
+def test_a_night_judged_invalid_is_left_out_with_the_number_of_its_records():
+    good, bad = make_night(1), make_night(2, exit_code=4, accepted=False)
+
+    counted, left_out = counted_records([*good.records, *bad.records], [good.night, bad.night])
+
+    assert counted == good.records
+    assert left_out == [f"3 records of night {bad.night.id}, which was judged invalid"]
+
+
+def test_a_record_that_a_later_night_counts_goes_out():
+    made = make_night(1, exit_code=4, accepted=False)
+    resumed = msgspec.structs.replace(made.night, id="later", exit_code=0)
+
+    assert counted_records(made.records, [made.night, resumed]) == (made.records, [])
+
+
+def test_records_that_no_night_counts_are_left_out_with_their_number():
+    made = make_night(1)
+    night = msgspec.structs.replace(made.night, records=made.night.records[1:])
+
+    counted, left_out = counted_records(made.records, [night])
+
+    assert counted == made.records[1:]
+    assert left_out == ["1 record that no night counts"]
+
+
+def test_the_command_leaves_invalid_nights_out_and_says_how_many_records(repo, tmp_path, monkeypatch):
+    folder, (commit, _) = repo
+    monkeypatch.setattr("ci.setup_venv.ROOT", folder)
+    store = tmp_path / "store"
+    store_nights(
+        store, make_night(1, commit=commit), make_night(2, commit=commit, exit_code=4, accepted=False, levels=[900.0])
+    )
+
+    done = CliRunner().invoke(
+        app, ["asv-export", "--store", str(store), "--results-dir", str(tmp_path / "results"), "--json"]
+    )
+
+    facts = json.loads(done.output)
+    assert [line for line in facts["left_out"] if "judged invalid" in line] == [
+        f"1 record of night 20261102T090000Z-{commit[:8]}-000009, which was judged invalid"
+    ]
+    (path,) = facts["results"]
+    assert rows(path)[1][VERIFY]["samples"] == [[value * 1e-6 for value in LEVELS]]
+
+
+def test_nothing_but_invalid_nights_is_missing_data_with_the_reason(repo, tmp_path):
+    bad = make_night(2, exit_code=4, accepted=False)
+    counted, left_out = counted_records(bad.records, [bad.night])
+
+    with pytest.raises(MissingDataError, match="judged invalid"):
+        export(counted, tmp_path / "results", repo[0], left_out)
 
 
 def test_nothing_to_export_is_missing_data_with_the_reasons(repo, tmp_path):
