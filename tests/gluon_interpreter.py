@@ -30,7 +30,9 @@ from triton.runtime.jit import ConstexprFunction
 
 Array = np.ndarray[Any, Any]
 POISON = -999  # what an integer lane holds that the kernel must not look at; floats hold NaN
-LAUNCH_OPTIONS = {"num_warps", "num_stages", "num_ctas", "maxnreg", "launch_pdl", "launch_cooperative_grid", "debug"}
+LAUNCH_OPTIONS = {
+    *"num_warps num_stages num_ctas maxnreg launch_pdl launch_cooperative_grid enable_fp_fusion debug".split()
+}
 _RAW = {
     "int1": np.int8,
     "bf16": np.uint16,
@@ -1035,7 +1037,13 @@ class Machine:
         return None if value is None else to_tensor(value)
 
 
-_CLASSES: dict[type, Any] = {tl.constexpr: lambda x: x, tl.tensor: Tensor, tl.static_range: range, tl.tuple: tuple}
+_CLASSES: dict[type, Any] = {
+    tl.constexpr: lambda x: x,
+    tl.tensor: Tensor,
+    tl.static_range: range,
+    tl.range: lambda *bounds, **_: _range(*bounds),
+    tl.tuple: tuple,
+}
 _TORCH_NAMES = {
     torch.float32: "fp32",
     torch.float64: "fp64",
@@ -1114,7 +1122,7 @@ def _names(code: types.CodeType) -> set[str]:
     return set(code.co_names).union(*(_names(c) for c in inner))
 
 
-def _range(*bounds: Any) -> Any:
+def _range(*bounds: Any, **_: Any) -> Any:
     """The loop counter is an int32 tensor, as in a compiled loop."""
     return (Tensor(np.int32(i), tl.int32) for i in range(*(int(b) for b in bounds)))
 
