@@ -82,8 +82,8 @@ def measure_cases(
         if lost:
             raise ContextLostError(f"{case.name}: {lost}")
     try:
-        return controls + measure_controls(device, when="end", timer=timer, card=card)
-    except MeasurementError:
+        return controls + measure_controls(device, when="end", start=controls, timer=timer, card=card)
+    except (MeasurementError, torch.OutOfMemoryError):
         return controls
 
 

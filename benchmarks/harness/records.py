@@ -124,8 +124,10 @@ class Control(Struct, frozen=True, kw_only=True):
     when: When = "start"  # of the process, or its end
     read_bytes: int
     write_bytes: int
-    median_us: float
+    median_us: float  # the middle one of readings_us
     bytes_per_s: float
+    readings_us: list[float] = []  # medians of the readings, in order; empty in older records, which had one
+    first_readings_us: list[float] = []  # at the end: those that were off, after which it was measured once more
 
 
 class Measurement(Struct, frozen=True, kw_only=True):

@@ -312,8 +312,9 @@ def test_controls_are_taken_at_both_ends_of_the_process(measure_all):
     assert [control.when for control in progress.controls] == ["start", "end"]
 
 
-def test_controls_that_cannot_be_taken_at_the_end_cost_no_record(measure_all, monkeypatch):
-    monkeypatch.setattr(fake_controls, "end_error", HostLateError("7 of 9 windows began too early"))
+@pytest.mark.parametrize("error", [HostLateError("7 of 9 windows began too early"), torch.OutOfMemoryError("full")])
+def test_controls_that_cannot_be_taken_at_the_end_cost_no_record(measure_all, monkeypatch, error):
+    monkeypatch.setattr(fake_controls, "end_error", error)
     _, progress = measure_all({})
 
     assert [control.when for control in progress.controls] == ["start"]

@@ -1,4 +1,5 @@
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import torch
@@ -31,6 +32,75 @@ class CountingTimer:
         elapsed_us = 100.0 * self.rounds[-1][0] * self.rounds[-1][1]
         self.now_s += n * elapsed_us / 1e6
         return [Timing(elapsed_us, self.now_s)] * n
+
+
+class DisturbedTimer(CountingTimer):
+    """The same, but readings named in ``slow`` take so many times as long. Each takes two captures."""
+
+    def __init__(self, slow: dict[int, float]) -> None:
+        super().__init__()
+        self.slow = slow
+
+    @property
+    def num_readings(self) -> int:
+        return len(self.rounds) // 2
+
+    def elapsed_us(self, n: int, run: Launch) -> list[Timing]:
+        factor = self.slow.get((len(self.rounds) - 1) // 2, 1.0)
+        return [replace(timing, elapsed_us=factor * timing.elapsed_us) for timing in super().elapsed_us(n, run)]
+
+
+def measure(timer: CountingTimer, **options: object) -> list[Control]:
+    return measure_controls(
+        torch.device("cpu"), num_bytes=4 * 4 * BLOCK, fma_trips=1, sampling=FEW, timer=timer, sleep=no_sleep, **options
+    )
+
+
+def no_sleep(_: float) -> None: ...
+
+
+@pytest.mark.parametrize("disturbed", [0, 1, 2])
+def test_one_reading_that_was_disturbed_does_not_move_a_control(disturbed: int):
+    copy = measure(DisturbedTimer({disturbed: 1.115}))[0]
+
+    assert copy.median_us == 100.0
+    assert sorted(copy.readings_us) == pytest.approx([100.0, 100.0, 111.5])
+    assert copy.first_readings_us == []
+
+
+def test_two_readings_that_agree_outvote_the_third():
+    assert measure(DisturbedTimer({0: 1.1, 2: 1.1}))[0].median_us == pytest.approx(110.0)
+
+
+def test_control_that_is_off_at_the_end_is_measured_once_more_and_both_are_kept():
+    start, timer = measure(CountingTimer()), DisturbedTimer({0: 1.12, 1: 1.11, 2: 1.10})
+    paused: list[float] = []
+    options = {"num_bytes": 4 * 4 * BLOCK, "fma_trips": 1, "sampling": FEW, "timer": timer, "sleep": paused.append}
+    end = measure_controls(torch.device("cpu"), when="end", start=start, **options)
+
+    assert end[0].first_readings_us == pytest.approx([112.0, 111.0, 110.0])
+    assert end[0].readings_us == [100.0] * 3
+    assert drift_pct([*start, *end]) == dict.fromkeys(("copy", "read", "read4_write1", "fma"), 0.0)
+    assert [one.first_readings_us for one in end[1:]] == [[]] * 3
+    assert timer.num_readings == 5 * 3  # four controls, one of them twice
+    assert len(paused) == 1
+
+
+def test_control_that_is_off_twice_has_drifted_and_is_not_measured_a_third_time():
+    start, timer = measure(CountingTimer()), DisturbedTimer(dict.fromkeys(range(6), 1.1))
+    end = measure(timer, when="end", start=start)
+
+    assert drift_pct([*start, *end])["copy"] == pytest.approx(10.0)
+    assert end[0].first_readings_us == pytest.approx([110.0] * 3)
+    assert timer.num_readings == 5 * 3
+
+
+def test_control_that_moved_as_controls_do_is_measured_once():
+    start, timer = measure(CountingTimer()), DisturbedTimer(dict.fromkeys(range(3), 1.009))
+    end = measure(timer, when="end", start=start)
+
+    assert end[0].first_readings_us == []
+    assert timer.num_readings == 4 * 3
 
 
 def test_copy_copies(device: str):
