@@ -8,10 +8,13 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
 from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared,
+    mbarrier,
+    tma,
     warpgroup_mma,
     warpgroup_mma_init,
     warpgroup_mma_wait,
 )
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from tests.gluon_interpreter import Emulated, MemoryFault, run
 
@@ -220,3 +223,55 @@ def test_an_asynchronous_copy_holds_poison_until_its_wait(wait):
 
     expected = torch.where(torch.arange(128) < 64, 1 + 2**-10, 0.0) if wait else torch.full((128,), torch.nan)
     torch.testing.assert_close(y, expected, rtol=0, atol=0, equal_nan=True)
+
+
+@gluon.jit
+def _tma_kernel(x_desc, y_desc, WAIT: gl.constexpr):
+    memory = gl.allocate_shared_memory(x_desc.dtype, x_desc.block_type.shape, x_desc.layout)
+    barrier = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
+    mbarrier.init(barrier, count=1)
+    mbarrier.expect(barrier, x_desc.block_type.nbytes)
+    tma.async_copy_global_to_shared(x_desc, [gl.program_id(0) * 16, 32], barrier, memory)
+    if WAIT:
+        mbarrier.wait(barrier, 0)
+    mbarrier.invalidate(barrier)
+    tma.async_copy_shared_to_global(y_desc, [gl.program_id(0) * 16, 0], memory)
+    tma.store_wait(0)
+
+
+def test_tma_copies_a_box_and_zeros_outside_the_tensor():
+    layout = gl.NVMMASharedLayout(64, 32, 2)
+    x, y = torch.randn(20, 40), torch.full((32, 16), torch.nan)
+    boxes = [TensorDescriptor.from_tensor(t, [16, 16], layout) for t in (x, y)]
+
+    run(_tma_kernel, (2,), *boxes, WAIT=True)
+
+    expected = torch.zeros(32, 16)
+    expected[:20, :8] = x[:, 32:]
+    assert torch.equal(y, expected)
+    with pytest.raises(MemoryFault, match="nobody waited for"):
+        run(_tma_kernel, (2,), *boxes, WAIT=False)
+
+
+@gluon.jit
+def _promotion_kernel(half_ptr, int_ptr, bool_ptr, out_ptr):
+    half, number, flag = gl.load(half_ptr), gl.load(int_ptr), gl.load(bool_ptr)
+    gl.store(out_ptr, half + half * 3.0)  # rounds twice to bf16
+    gl.store(out_ptr + 1, half.to(gl.float32) + half * 3.0)
+    gl.store(out_ptr + 2, number // 2)  # toward zero
+    gl.store(out_ptr + 3, number % 4)
+    gl.store(out_ptr + 4, number / 2)
+    gl.store(out_ptr + 5, gl.where(flag & (number < 0), -1.5, 2))
+    gl.store(out_ptr + 6, half.to(gl.int16, bitcast=True))
+    gl.store(out_ptr + 7, max(number, 3) + min(2, 1))
+
+
+def test_numbers_have_triton_types_and_rounding():
+    x = torch.tensor(1.0078125, dtype=torch.bfloat16)
+    out = torch.full((8,), torch.nan)
+
+    run(_promotion_kernel, (1,), x, torch.tensor(-7, dtype=torch.int32), torch.tensor(True), out)
+
+    thrice = (x.float() * 3).bfloat16()
+    sums = [(x.float() + thrice.float()).bfloat16().item(), (x.float() + thrice.float()).item()]
+    assert out.tolist() == [*sums, -3, -3, -3.5, -1.5, x.view(torch.int16).item(), 4]
