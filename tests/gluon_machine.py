@@ -198,6 +198,9 @@ class Machine:
         (rows, columns), depth_bytes = old.shape, a.shape[-1] * a.dtype.primitive_bitwidth // 8
         if rows % 64 or columns % 8 or depth_bytes % 32:
             raise ValueError(f"wgmma takes M of 64, N of 8, K of 32 bytes; got {a.shape} and {b.shape} of {a.dtype}")
+        shape = getattr(old.known_layout, "instr_shape", None)
+        if shape is not None and shape[2] * a.dtype.primitive_bitwidth != 256:
+            raise ValueError(f"instr_shape {shape}: a wgmma takes 32 bytes of K at a time, here of {a.dtype}")
         roots = [operand.root for operand in (a, b) if isinstance(operand, SharedMemory)]
         if not isinstance(b, SharedMemory) or self.unfenced & set(roots):
             raise MemoryFault("operand b of a wgmma lies in shared memory, with fence_async_shared after its store")

@@ -120,8 +120,8 @@ def test_transpose_through_shared_memory():
 @gluon.jit
 def _wgmma_kernel(a_ptr, b_ptr, c_ptr, N: gl.constexpr, K: gl.constexpr, FENCE: gl.constexpr, OVERWRITE: gl.constexpr):
     layout: gl.constexpr = gl.BlockedLayout([1, 4], [4, 8], [4, 1], [1, 0])
-    mma: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, N, 8])
     dtype: gl.constexpr = a_ptr.dtype.element_ty
+    mma: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, N, 256 // dtype.primitive_bitwidth])
     shared: gl.constexpr = gl.NVMMASharedLayout(64, dtype.primitive_bitwidth, 2)
     offsets_a, _ = _offsets(K, 64, K, layout)
     offsets_b, _ = _offsets(K, N, K, layout)
