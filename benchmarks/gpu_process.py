@@ -67,6 +67,7 @@ def measure_cases(
     progress.expect(len(cases))
     timer, card = CudaEventTimer(device), QuietCard(monitor.throttle_us) if monitor else QuietCard()
     controls = measure_controls(device, timer=timer, card=card)
+    journal.note_controls(controls)
     best_bytes_per_s = max(control.bytes_per_s for control in controls)
     process = GpuProcess(seed, device, best_bytes_per_s, results, contracts, timer=timer, card=card, monitor=monitor)
     order = list(cases)

@@ -13,14 +13,16 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from secrets import token_hex
 from typing import IO, TYPE_CHECKING, Self
 
 import msgspec
 
+from .harness.drift import drift_pct
 from .harness.gpu_monitor import Reading
-from .harness.records import Attempt, Check, Measurement, MonitorSummary, utc_now
+from .harness.records import Attempt, Check, Control, Measurement, MonitorSummary, utc_now
 from .harness.samples import SampleSeries
 
 if TYPE_CHECKING:
@@ -28,6 +30,11 @@ if TYPE_CHECKING:
 
 MAX_RESTARTS = 5
 """A part in which the machine restarted so often is blamed, though nobody was left to see it."""
+
+
+MAX_GAP_S = 300
+"""From the last case of a process that died to the beginning of the one that goes on: longer, and the card may be
+another, cold one. Finding that a process hangs takes three minutes (``case_cap_s``)."""
 
 
 class JournalBusyError(Exception):
@@ -60,6 +67,13 @@ class PartEnded(_Line, frozen=True, tag="part_ended"):
     samples: list[SampleSeries]
     readings: list[Reading]
     monitor: MonitorSummary | None = None
+    ended_utc: str = ""
+
+
+class Controlled(_Line, frozen=True, tag="controlled"):
+    """The controls at the start of the process."""
+
+    controls: list[Control]
 
 
 class Blamed(_Line, frozen=True, tag="blamed"):
@@ -76,7 +90,7 @@ class Died(_Line, frozen=True, tag="died"):
     cancelled: bool = False
 
 
-Line = Begun | PartBegun | PartEnded | Blamed | Died
+Line = Begun | Controlled | PartBegun | PartEnded | Blamed | Died
 
 
 @dataclass(slots=True)
@@ -87,6 +101,7 @@ class Past:
     died: str = "ended without a word (killed, or the machine stopped)"
     lost: str | None = None
     parts: list[PartEnded] = field(default_factory=list)
+    controls: list[Control] = field(default_factory=list)
 
     @property
     def samples(self) -> list[SampleSeries]:
@@ -101,8 +116,18 @@ class Past:
         """The last word of that process's monitor."""
         return next((part.monitor for part in reversed(self.parts) if part.monitor is not None), None)
 
-    def attempt(self) -> Attempt:
-        return Attempt(created_utc=self.begun.created_utc, ended=self.died, num_parts=len(self.parts), lost=self.lost)
+    def attempt(self, next_begun_utc: str, next_controls: Sequence[Control]) -> Attempt:
+        """Args: when the next process that took controls began, and those; they are the ends of this one's cases."""
+        ends = [msgspec.structs.replace(control, when="end") for control in next_controls]
+        ended_utc = self.parts[-1].ended_utc if self.parts else self.begun.created_utc
+        return Attempt(
+            created_utc=self.begun.created_utc,
+            ended=self.died,
+            num_parts=len(self.parts),
+            lost=self.lost,
+            controls=self.controls,
+            drift_pct=drift_pct([*self.controls, *ends]) if _is_soon(ended_utc, next_begun_utc) else {},
+        )
 
 
 @dataclass(slots=True)
@@ -178,6 +203,8 @@ def _apply(history: History, line: Line, restarts: Counter[str]) -> None:
             _count_restart(history, boot, restarts)
             history.pasts.append(Past(line))
             history.open_part = None
+        case Controlled(controls):
+            history.pasts[-1].controls = controls
         case PartBegun(part):
             history.open_part = part
         case PartEnded(part):
@@ -226,6 +253,7 @@ class Journal:
         self.monitor: Callable[[], MonitorSummary | None] = lambda: None
         self._path, self._results, self._identity = path, results, identity
         self._file: IO[bytes] | None = None
+        self._begun_utc = utc_now()
 
     def __enter__(self) -> Self:
         if self._path is None:
@@ -241,12 +269,26 @@ class Journal:
         for past in self.history.pasts:
             for part in past.parts:
                 self._results.restore(part.measurements, part.checks, part.samples)
-        _write(self._file, [Begun(utc_now(), self._identity, boot_id(), token_hex(8))])
+        _write(self._file, [Begun(self._begun_utc, self._identity, boot_id(), token_hex(8))])
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._file is not None:
             self._file.close()
+
+    def note_controls(self, controls: Sequence[Control]) -> None:
+        """Keep those of the start: they are the other end of what the predecessor measured, if there was one."""
+        self._append(Controlled(list(controls)))
+
+    def attempts(self, controls: Sequence[Control]) -> list[Attempt]:
+        """The processes before this one, whose controls at the start are among ``controls``."""
+        found: list[Attempt] = []
+        begun_utc, ends = self._begun_utc, [control for control in controls if control.when == "start"]
+        for past in reversed(self.history.pasts):
+            found.insert(0, past.attempt(begun_utc, ends))
+            if past.controls:
+                begun_utc, ends = past.begun.created_utc, past.controls
+        return found
 
     def is_finished(self, part: str) -> bool:
         return part in self.history.finished
@@ -270,11 +312,18 @@ class Journal:
             self._results.checks[checks:],
             self._results.samples[samples:],
         )
-        self._append(PartEnded(name, *added, new, self.monitor()))
+        self._append(PartEnded(name, *added, new, self.monitor(), utc_now()))
 
     def _append(self, line: Line) -> None:
         if self._file is not None:
             _write(self._file, [line])
+
+
+def _is_soon(ended_utc: str, begun_utc: str) -> bool:
+    """False where one of the times is not known."""
+    if not (ended_utc and begun_utc):
+        return False
+    return (datetime.fromisoformat(begun_utc) - datetime.fromisoformat(ended_utc)).total_seconds() <= MAX_GAP_S
 
 
 def _open(path: Path) -> IO[bytes]:

@@ -20,7 +20,7 @@ from . import cpu_process, gpu_process
 from .cases import BenchCase
 from .cold_launches import GRAPH_COLD, DeviceContracts
 from .harness.compilations import CompilationCounter
-from .harness.control import drift_pct
+from .harness.drift import drift_pct
 from .harness.environment import collect_environment, collect_silicon, collect_subject, gpu_uuid
 from .harness.gpu_monitor import GpuMonitor, merge_summaries
 from .harness.records import (
@@ -108,7 +108,7 @@ def measure(request: Request, console: Console, journal: Path | None = None) -> 
         checks=results.checks,
         measurements=results.measurements,
         started=request.started,
-        attempts=[past.attempt() for past in pasts],
+        attempts=book.attempts(controls),
         compilations=compilations.summary(),
     )
     return record, pa.concat_tables(tables).unify_dictionaries(), results.failures

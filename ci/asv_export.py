@@ -80,6 +80,9 @@ def counted_records(records: Iterable[Record], nights: Sequence[Night]) -> tuple
         if left := [name for name in night.records if name in there - told]:
             lines.append(f"{_number(left)} of night {night.id}, which was judged invalid")
             told.update(left)
+        if left := [name for name in night.left_out if name in there - told]:
+            lines.append(f"{_number(left)} that night {night.id} left out")
+            told.update(left)
     if alone := there - told:
         lines.append(f"{_number(alone)} that no night counts")
     return [record for record in records if record.id in good], lines

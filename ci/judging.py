@@ -1,16 +1,25 @@
 """From the records of a night and of its base night to verdicts and an exit code. Reads nothing, starts nothing."""
 
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
-from benchmarks.harness.records import Check, Verdict, VerdictName
+from benchmarks.harness.records import Check, Record, Verdict, VerdictName
 from benchmarks.harness.stats.verdict import Judgement, Limits, Series, judge_night
 
-from .config import Thresholds
+from .config import Statistics, Thresholds
 from .exits import Exit
 from .night import Base, Tonight
 from .series import Gathered, gather
-from .validity import check_verdict, control_doubts, disturbances, drift_doubts, failed_checks, mixtures
+from .validity import (
+    check_verdict,
+    control_doubts,
+    disturbances,
+    failed_checks,
+    failures_left_out,
+    mixtures,
+    why_unsound,
+)
 
 # Most urgent first: what fails a night, what we cannot tell, what is well.
 URGENCY: tuple[VerdictName, ...] = (
@@ -26,27 +35,48 @@ class Findings:
     notes: list[str] = field(default_factory=list)
     doubts: list[str] = field(default_factory=list)  # why the whole night is invalid
     code: Exit = Exit.PASS
+    counted: Sequence[Record] = ()  # whose times the verdicts are of
+    left_out: list[str] = field(default_factory=list)  # ids of the others; the notes say why
 
-    def accepted(self, tonight: Tonight, min_processes: int) -> bool:
+    def accepted(self, min_processes: int) -> bool:
         """Whether later nights may be judged against this one: nothing failed, and enough processes to judge by."""
-        return self.code == Exit.PASS and len(tonight.records) >= min_processes
+        return self.code == Exit.PASS and len(self.counted) >= min_processes
 
 
 def judge(tonight: Tonight, base: Base | None, thresholds: Thresholds) -> Findings:
     """Verdicts of all series, notes and the exit code. Expects at least one record."""
     statistics = thresholds.statistics
-    found = Findings(notes=_describe(tonight, base, statistics.min_processes))
-    found.doubts += mixtures(tonight.records)
-    found.doubts += control_doubts(tonight.records, base.records if base else (), statistics.control_limit_pct)
-    found.doubts += drift_doubts(tonight.records, statistics.drift_limit_pct)
     failed = failed_checks(tonight.records)
     ranked = [(check_verdict(checks, len(tonight.records)), 0.0) for checks in failed.values()]
+    found = Findings()
+    everything, tonight = tonight.records, _leave_unsound_out(tonight, statistics, found)
+    found.notes += _describe(tonight, base, statistics.min_processes) + disturbances(everything)
+    found.doubts += mixtures(tonight.records)
+    found.doubts += control_doubts(tonight.records, base.records if base else (), statistics.control_limit_pct)
     ranked += _judge_series(
         tonight, base, thresholds, {(c[0].case, c[0].provider): c[0] for c in failed.values()}, found
     )
     found.verdicts = [verdict for verdict, _ in sorted(ranked, key=lambda pair: _rank(*pair))]
     found.code = _exit(tonight, found)
     return found
+
+
+def _leave_unsound_out(tonight: Tonight, statistics: Statistics, found: Findings) -> Tonight:
+    """Tonight with the processes that can be believed; with all when none can, and then the night is invalid."""
+    reasons = {record.id: why_unsound(record, statistics.drift_limit_pct) for record in tonight.records}
+    found.counted = [record for record in tonight.records if not reasons[record.id]]
+    unsound = [record for record in tonight.records if reasons[record.id]]
+    if not found.counted:
+        found.counted = tonight.records
+        found.doubts += [f"record {record.id}: {'; '.join(reasons[record.id])}" for record in unsound]
+        return tonight
+    found.left_out = [record.id for record in unsound]
+    found.notes += [f"record {record.id}: left out: {'; '.join(reasons[record.id])}" for record in unsound]
+    found.doubts += [failure for record in unsound for failure in failures_left_out(record)]
+    if unsound and len(found.counted) < statistics.min_processes:
+        few, total = len(found.counted), len(tonight.records)
+        found.doubts.append(f"{few} of {total} processes can be believed, {statistics.min_processes} are needed")
+    return replace(tonight, records=found.counted)
 
 
 def _judge_series(
@@ -115,7 +145,7 @@ def _describe(tonight: Tonight, base: Base | None, min_processes: int) -> list[s
         notes.append(f"only cases matching {tonight.pattern!r}")
     if base and base.night.case_set != tonight.case_set:
         notes.append(f"the base night {base.night.id} is of set {base.night.case_set}")
-    return notes + disturbances(tonight.records)
+    return notes
 
 
 def _exit(tonight: Tonight, found: Findings) -> Exit:

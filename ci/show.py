@@ -31,7 +31,10 @@ def show_night(night: Night, console: Console, *, rows: int = ROWS) -> None:
         console, f"night {night.id} on {night.gpu_model}: {len(night.verdicts)} series: {totals}; {ungated} not gated"
     )
     _print(
-        console, f"base: {night.base_night or 'none'}; records: {len(night.records)}; accepted: {_yes(night.accepted)}"
+        console,
+        f"base: {night.base_night or 'none'}; records: {len(night.records)}"
+        + (f" and {len(night.left_out)} left out" if night.left_out else "")
+        + f"; accepted: {_yes(night.accepted)}",
     )
     for note in night.notes:
         _print(console, f"note: {note}")

@@ -3,9 +3,12 @@
 import math
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from benchmarks.harness.records import Attempt, Check, Record, Verdict
+from benchmarks.harness.drift import drift_pct
+from benchmarks.harness.records import Attempt, Check, Control, Record, Verdict
+
+from .gpus import CPU
 
 COUNTS = {
     "untouched": "elements",
@@ -80,34 +83,60 @@ def control_doubts(records: Sequence[Record], base: Sequence[Record], limit_pct:
     return doubts
 
 
-def drift_doubts(records: Sequence[Record], limit_pct: float) -> list[str]:
-    """Processes in which the card changed between the controls at the start and those at the end.
+def why_unsound(record: Record, limit_pct: float) -> list[str]:
+    """Why no time of this process counts; empty when every case was measured between two rounds of controls that agree.
 
-    The whole process is in doubt, for nobody knows which of its series came before the change; and with it the night,
-    as it would be if the controls differed from the base night's. A night without its slow process would be one chosen
-    by its result.
+    All of them are in doubt, for nobody knows which came before the card changed. Nothing here looks at what the ops
+    took, so leaving such a process out does not choose by result. On a CPU there are no controls.
     """
-    doubts = []
-    has_ends = any(control.when == "end" for record in records for control in record.controls)
-    for record in records:
-        if has_ends and not any(control.when == "end" for control in record.controls):
-            doubts.append(
-                f"record {record.id}: no controls at the end of the process: whether the card drifted is unknown"
+    if record.environment.gpu_model == CPU:
+        return []
+    starts, ends = ({c.name for c in record.controls if c.when == when} for when in ("start", "end"))
+    if not starts:
+        return ["no controls at the start of the process"]
+    if not ends:
+        return ["no controls at the end of the process: whether the card drifted is unknown"]
+    bad = [control for control in record.controls if not (math.isfinite(control.median_us) and control.median_us > 0)]
+    if bad:
+        return [f"control {c.name}: expected a positive time at the {c.when}, got {c.median_us}" for c in bad]
+    reasons = [f"no control {name} at the end of the process" for name in sorted(starts - ends)]
+    reasons += _drifts(drift_pct(record.controls), "at the end of the process", limit_pct)
+    for attempt in record.attempts:
+        if attempt.num_parts and starts - attempt.drift_pct.keys():
+            reasons.append(
+                f"whether the card drifted in {attempt.num_parts} cases of a process that ended early is unknown"
             )
-        for name, change in sorted(record.drift_pct.items()):
-            if abs(change) >= limit_pct:
-                doubts.append(
-                    f"record {record.id}: control {name} took {change:+.1f} % at the end of the process "
-                    f"(limit {limit_pct:g} %): the card drifted"
-                )
-    return doubts
+        elif attempt.num_parts:
+            when = "when a process went on after one that had ended early"
+            reasons += _drifts(attempt.drift_pct, when, limit_pct)
+    return reasons
+
+
+def _drifts(change_pct: Mapping[str, float], when: str, limit_pct: float) -> list[str]:
+    return [
+        f"control {name} took {change:+.1f} % {when} (limit {limit_pct:g} %): the card drifted"
+        for name, change in sorted(change_pct.items())
+        if not abs(change) < limit_pct
+    ]
+
+
+def failures_left_out(record: Record) -> list[str]:
+    """What failed in a process whose times do not count: a wrong result or a crash says something all the same."""
+    failed: dict[tuple[str, str], int] = Counter(
+        (m.case, m.reason) for m in record.measurements if m.status == "failed"
+    )
+    return [
+        f"record {record.id}, which is left out: {case}: {count} series failed: {reason or 'no reason given'}"
+        for (case, reason), count in failed.items()
+    ]
 
 
 def disturbances(records: Sequence[Record]) -> list[str]:
-    """Other processes and throttling that NVML saw, and processes that a record lost: told, not judged."""
+    """Told, not judged: foreign processes, throttling, processes that a record lost, controls that were taken twice."""
     notes = []
     for record in records:
         notes += [f"record {record.id}: {_early_end(attempt)}" for attempt in record.attempts]
+        notes += [f"record {record.id}: {note}" for note in _twice_measured(record.controls)]
         if record.monitor.foreign_processes:
             notes.append(f"record {record.id}: other processes used the GPU: {record.monitor.foreign_processes}")
         throttled = {reason: us for reason, us in sorted(record.monitor.throttle_us.items()) if us > 0}
@@ -118,12 +147,22 @@ def disturbances(records: Sequence[Record]) -> list[str]:
 
 
 def _early_end(attempt: Attempt) -> str:
-    text = f"a process before it ended early: {attempt.ended}"
-    if attempt.lost:
-        text += f" (case {attempt.lost})"
-    if attempt.num_parts:  # it had no controls at its end, so ``drift_doubts`` says nothing of them
-        text += f"; whether the card drifted in its {attempt.num_parts} cases is unknown"
-    return text
+    return f"a process before it ended early: {attempt.ended}" + (f" (case {attempt.lost})" if attempt.lost else "")
+
+
+def _twice_measured(controls: Sequence[Control]) -> list[str]:
+    start = {control.name: control.median_us for control in controls if control.when == "start"}
+    notes = []
+    for control in controls:
+        if control.when == "end" and control.first_readings_us and start.get(control.name):
+            first, second = (
+                100 * (took_us / start[control.name] - 1)
+                for took_us in (statistics.median(control.first_readings_us), control.median_us)
+            )
+            notes.append(
+                f"control {control.name} took {first:+.1f} % at the end of the process, and {second:+.1f} % once more"
+            )
+    return notes
 
 
 def _controls(records: Sequence[Record]) -> dict[str, list[float]]:

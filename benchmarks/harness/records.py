@@ -182,6 +182,8 @@ class Attempt(Struct, frozen=True, kw_only=True):
     ended: str  # how, as its parent saw it
     num_parts: int  # cases finished in it; they are in the record
     lost: str | None = None  # the case it died of, which has no numbers; None where it was measured anew
+    controls: list[Control] = []  # at its start
+    drift_pct: dict[str, float] = {}  # by control: at the start of the process that went on, against its own start
 
 
 class Compilations(Struct, frozen=True, kw_only=True):
@@ -274,13 +276,19 @@ class Night(Struct, frozen=True, kw_only=True):
     created_utc: Utc
     case_set: str
     gpu_model: str
-    records: list[str]  # ids
+    records: list[str]  # ids of those whose times the verdicts are of
+    left_out: list[str] = []  # ids of processes that cannot be believed; the notes say why, and their checks count
     quarantined: list[str] = []  # files that could not be read, with the reason
     base_night: str | None = None
     verdicts: list[Verdict]
     accepted: bool
     exit_code: int
     notes: list[str] = []
+
+    @property
+    def all_records(self) -> list[str]:
+        """Ids of what was measured for this night, whether it counts or not."""
+        return [*self.records, *self.left_out]
 
 
 T = TypeVar("T", Record, Night)

@@ -34,11 +34,11 @@ def night_problems(night: Night, records: Mapping[str, Record]) -> list[str]:
     Args:
         records: all that can be read, by id.
     """
-    absent = [record_id for record_id in night.records if record_id not in records]
+    absent = [record_id for record_id in night.all_records if record_id not in records]
     problems = [f"record {record_id} is not in the store, or cannot be read" for record_id in absent]
-    if len(set(night.records)) < len(night.records):
+    if len(set(night.all_records)) < len(night.all_records):
         problems.append("it names a record twice")
-    found = [records[record_id] for record_id in night.records if record_id in records]
+    found = [records[record_id] for record_id in night.all_records if record_id in records]
     strange = [record.id for record in found if record.environment.gpu_model != night.gpu_model]
     problems += [f"record {record_id} is of another GPU model" for record_id in strange]
     if not problems:
@@ -89,7 +89,7 @@ def _by_series(samples: pa.Table) -> dict[tuple[str, ...], _Taken]:
 
 def _value_problems(night: Night, records: Sequence[Record]) -> list[str]:
     values: dict[tuple[str, ...], list[float]] = {}
-    for record in records:
+    for record in (record for record in records if record.id in night.records):
         for item in record.measurements:
             if item.status == "ok" and item.value is not None:
                 values.setdefault(item.key, []).append(item.value)

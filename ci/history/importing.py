@@ -182,15 +182,17 @@ def _check_nights(new: _New, files: Files, store: Store, result: Imported, probl
     known = {record.id: record for record in new.records.values()}
     stored = {path.stem: path for path in store.folder.glob("records/*/*.json")}
     for path, night in new.nights.items():
-        own = {name: known[name] for name in night.records if name in known}
+        own = {name: known[name] for name in night.all_records if name in known}
         try:
-            own |= {name: decode_record(stored[name].read_bytes()) for name in night.records if name in stored}
+            own |= {name: decode_record(stored[name].read_bytes()) for name in night.all_records if name in stored}
         except UNREADABLE as error:
             problems.append(f"{files.name(path)}: a record of it in the store cannot be read: {error}")
             continue
-        absent = [name for name in night.records if name not in own]
+        absent = [name for name in night.all_records if name not in own]
         if absent:
-            result.notes.append(f"night {night.id}: {len(absent)} of its {len(night.records)} records are yet to come")
+            result.notes.append(
+                f"night {night.id}: {len(absent)} of its {len(night.all_records)} records are yet to come"
+            )
         elif wrong := night_problems(night, own):
             problems.append(f"{files.name(path)}: {'; '.join(wrong)}")
 

@@ -108,8 +108,8 @@ def _needed(nights: list[Night], records: dict[str, Record], staying: set[str]) 
 
 
 def _unneeded_records(nights: list[Night], records: dict[str, Record], staying: set[str]) -> list[str]:
-    used = {record_id for night in nights if night.id in staying for record_id in night.records}
-    of_nights = {record_id for night in nights for record_id in night.records}
+    used = {record_id for night in nights if night.id in staying for record_id in night.all_records}
+    of_nights = {record_id for night in nights for record_id in night.all_records}
     oldest: dict[str, str] = {}
     for night in _newest_first(nights):
         if night.id in staying:

@@ -12,7 +12,7 @@ from benchmarks.harness.measure import Samples
 from benchmarks.harness.quiet import QuietCard
 from benchmarks.harness.records import Control
 from benchmarks.harness.samples import samples_table
-from benchmarks.journal import Blamed, Journal, append, read_journal
+from benchmarks.journal import Blamed, Journal, append
 from benchmarks.providers import Series
 from benchmarks.results import Results
 from recoverssm.cost import Cost
@@ -301,6 +301,7 @@ def measure_all(monkeypatch):
             progress.controls = gpu_process.measure_cases(
                 SETS["smoke"], 1, torch.device("cpu"), results, progress, journal
             )
+            progress.attempts = journal.attempts(progress.controls)
         return results, progress
 
     return run
@@ -345,7 +346,9 @@ def test_a_lost_context_ends_the_process_after_noting_the_case_and_a_successor_h
     assert found.pop(CASE.name).reason.startswith("lost the CUDA context: RuntimeError: CUDA error: ")
     assert {item.reason for item in found.values()} == {"measured here"}
     before = [outcome for _, outcome in progress.ended if outcome == "finished by an earlier process"]
-    assert len(before) == read_journal(path).pasts[0].attempt().num_parts >= 1
+    (attempt,) = progress.attempts
+    assert len(before) == attempt.num_parts >= 1
+    assert (attempt.controls, attempt.drift_pct) == ([COPY], {"copy": 0.0})
 
 
 def test_a_blamed_case_is_not_touched(measure_all, tmp_path):

@@ -1,13 +1,17 @@
 """What a measuring process keeps line by line, and what a successor makes of it."""
 
 import itertools
+import re
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import pytest
 
 from benchmarks.harness.gpu_monitor import Reading
 from benchmarks.harness.measure import Samples
-from benchmarks.harness.records import MonitorSummary
+from benchmarks.harness.records import Control, MonitorSummary
 from benchmarks.journal import (
+    MAX_GAP_S,
     MAX_RESTARTS,
     Begun,
     Blamed,
@@ -60,9 +64,9 @@ def test_successor_takes_over_what_was_finished_and_measures_the_rest(path):
     assert [item.case for item in second.measurements] == ["a", "b", "c"]
     assert second.measurements[:2] == first.measurements
     assert second.samples[:2] == first.samples
-    (past,) = journal.history.pasts
-    assert (past.attempt().num_parts, past.attempt().lost) == (2, None)
-    assert "without a word" in past.attempt().ended
+    (attempt,) = journal.attempts([])
+    assert (attempt.num_parts, attempt.lost) == (2, None)
+    assert "without a word" in attempt.ended
 
 
 def test_readings_are_kept_once_with_the_part_they_belong_to(path):
@@ -87,6 +91,73 @@ def test_line_that_a_crash_cut_off_is_measured_again_and_does_no_harm(path, cut)
     assert read_journal(path).num_bytes == path.stat().st_size
 
 
+def controls_of(median_us):
+    names = ("copy", "fma")
+    return [Control(name=n, read_bytes=1, write_bytes=1, median_us=median_us, bytes_per_s=1.0) for n in names]
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Set ``clock.now`` to say what the wall clock shows to the journal."""
+    clock = SimpleNamespace(now=datetime(2026, 11, 29, 12, 0, tzinfo=UTC))
+    monkeypatch.setattr("benchmarks.journal.utc_now", lambda: f"{clock.now:%Y-%m-%dT%H:%M:%SZ}")
+    return clock
+
+
+def begin(path, controls, parts, clock, wait_s=0.0):
+    """A process that begins ``wait_s`` later, takes controls (or not), measures and dies; its attempts if it ended."""
+    clock.now += timedelta(seconds=wait_s)
+    results = Results()
+    with Journal(path, results, IDENTITY) as journal:
+        if controls is not None:
+            journal.note_controls(controls_of(controls))
+        for part in parts:
+            with journal.part(part):
+                results.add_samples("verify", "ours", part, "graph-cold", SAMPLES)
+        return journal.attempts(controls_of(controls) if controls is not None else [])
+
+
+def test_controls_of_the_process_that_went_on_are_the_ends_of_its_predecessor(path, clock):
+    begin(path, 100.0, "ab", clock)
+    (attempt,) = begin(path, 103.0, "c", clock, wait_s=200)
+
+    assert attempt.controls == controls_of(100.0)
+    assert attempt.drift_pct == {"copy": pytest.approx(3.0), "fma": pytest.approx(3.0)}
+
+
+def test_process_that_died_before_its_controls_is_no_end(path, clock):
+    begin(path, 100.0, "ab", clock)
+    begin(path, None, "", clock, wait_s=10)
+    first, second = begin(path, 101.0, "c", clock, wait_s=10)
+
+    assert first.drift_pct == {"copy": pytest.approx(1.0), "fma": pytest.approx(1.0)}
+    assert (second.num_parts, second.controls, second.drift_pct) == (0, [], {})
+
+
+def test_each_process_has_its_ends_from_the_next_one(path, clock):
+    begin(path, 100.0, "a", clock)
+    begin(path, 104.0, "b", clock, wait_s=10)
+    first, second = begin(path, 100.0, "c", clock, wait_s=10)
+
+    assert first.drift_pct["copy"] == pytest.approx(4.0)
+    assert second.drift_pct["copy"] == pytest.approx(-3.846, abs=0.001)
+
+
+def test_process_that_goes_on_much_later_says_nothing_of_the_card_before(path, clock):
+    begin(path, 100.0, "ab", clock)
+    (attempt,) = begin(path, 100.0, "c", clock, wait_s=MAX_GAP_S + 1)
+
+    assert (attempt.controls, attempt.drift_pct) == (controls_of(100.0), {})
+
+
+def test_journal_without_times_or_controls_as_older_programs_wrote_it_has_no_ends(path, clock):
+    begin(path, None, "ab", clock)
+    path.write_text(re.sub(r',"ended_utc":"[^"]*"', "", path.read_text()))
+    (attempt,) = begin(path, 100.0, "c", clock)
+
+    assert (attempt.num_parts, attempt.drift_pct) == (2, {})
+
+
 def test_blamed_part_is_not_tried_and_its_series_says_why(path):
     measure(path, "abc", crash_in="b")
     append(path, [Died("killed by SIGSEGV"), Blamed("b", "killed by SIGSEGV")])
@@ -96,7 +167,7 @@ def test_blamed_part_is_not_tried_and_its_series_says_why(path):
     status = {item.case: (item.status, item.reason) for item in results.measurements}
     assert status["b"] == ("failed", "killed by SIGSEGV")
     assert status["c"][0] == "ok"
-    (attempt,) = [past.attempt() for past in journal.history.pasts]
+    (attempt,) = journal.attempts([])
     assert (attempt.ended, attempt.lost, attempt.num_parts) == ("killed by SIGSEGV", "b", 1)
 
 

@@ -21,7 +21,7 @@ from benchmarks.harness.errors import CONTEXT_LOST_EXIT
 from benchmarks.harness.parent import end_with_parent
 from benchmarks.harness.samples import SCHEMA
 from benchmarks.journal import Journal, journal_path
-from tests.ci.nights import exact, make_case, make_record, timed
+from tests.ci.nights import CONTROLS, exact, make_case, make_record, timed
 
 CASES = "abcde"
 
@@ -86,13 +86,14 @@ def main() -> None:
         file.write(f"{os.getpid()} {args.seed} {args.resume}\n")
     results, path = Results(), journal_path(args.out)
     with Journal(path, results, {"seed": args.seed}) as journal:
+        journal.note_controls(CONTROLS[:1])
         measure(args.folder, args.seed, results, journal)
     record = make_record(
         results.measurements,
         cases=[make_case(case) for case in CASES],
         checks=[],
         seed=int(args.seed),
-        attempts=[past.attempt() for past in journal.history.pasts],
+        attempts=journal.attempts(CONTROLS),
     )
     pq.write_table(SCHEMA.empty_table(), args.out.with_suffix(".parquet"))
     temporary = args.out.with_suffix(".tmp")

@@ -16,6 +16,10 @@ from ci.nightly import Options, Result, run_nightly
 
 CASE = "kimi_k3_tp8_b32_t8_a3.84_fp32"
 ENVIRONMENT = records.Environment(gpu_model="nvidia-h200", python="3.12.1", torch="2.11.0", harness="1", driver="580.1")
+CONTROLS = [
+    records.Control(name="copy", when=when, read_bytes=1 << 29, write_bytes=1 << 29, median_us=250.0, bytes_per_s=4e12)
+    for when in ("start", "end")
+]
 QUIET = (100.0, 100.2, 99.8, 100.1, 99.9)
 
 
@@ -45,11 +49,10 @@ def make_case(name: str = CASE, num_requests: int = 32) -> records.Case:
 
 
 def make_record(measurements: Iterable[Measurement], **changes: object) -> Record:
-    """A record with one case, a copy control and one passed check."""
+    """A record with one case, a copy control at both ends and one passed check."""
     check = records.Check(
         case=CASE, op="verify", provider="recoverssm", metric="out_error", value=1e-4, limit=1e-2, passed=True
     )
-    control = records.Control(name="copy", read_bytes=1 << 29, write_bytes=1 << 29, median_us=250.0, bytes_per_s=4e12)
     facts: dict[str, object] = {
         "id": records.new_id("0123456789"),
         "created_utc": records.utc_now(),
@@ -62,7 +65,7 @@ def make_record(measurements: Iterable[Measurement], **changes: object) -> Recor
         "subject": records.Subject(commit="0123456789", source_hash="abc", version="0.1.0"),
         "monitor": records.MonitorSummary(),
         "cases": [make_case()],
-        "controls": [control],
+        "controls": CONTROLS,
         "checks": [check],
         "measurements": list(measurements),
     }

@@ -6,6 +6,7 @@ from pathlib import Path
 from statistics import median
 
 import pyarrow as pa
+from msgspec.structs import replace
 
 from benchmarks.harness.records import Measurement, Night, Record, Subject, Verdict
 from benchmarks.harness.samples import SampleSeries, samples_table
@@ -74,6 +75,13 @@ def make_night(
         "exit_code": 0,
     }
     return MadeNight(Night(**{**facts, **changes}), records)
+
+
+def leave_out(made: MadeNight, index: int = 0, **changes: object) -> MadeNight:
+    """The night with one of its processes left out of the verdicts."""
+    counted = [record for at, record in enumerate(made.records) if at != index]
+    facts = {"left_out": [made.records[index].id], "verdicts": verdicts_of(counted), **changes}
+    return MadeNight(replace(made.night, records=[record.id for record in counted], **facts), made.records)
 
 
 def verdicts_of(records: Sequence[Record]) -> list[Verdict]:

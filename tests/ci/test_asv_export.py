@@ -17,7 +17,7 @@ from ci.__main__ import app
 from ci.asv_export import benchmark_name, counted_records, export
 from ci.exits import BrokenEnvironmentError, MissingDataError
 from tests.ci.nights import CASE, ENVIRONMENT, QUIET, exact, make_case, make_record, timed
-from tests.ci.stores import LEVELS, make_night, store_nights
+from tests.ci.stores import LEVELS, leave_out, make_night, store_nights
 
 VERIFY = "kimi_k3_tp8.verify.recoverssm.device.graph_cold"
 CACHE = "kimi_k3_tp8.state.recoverssm.cache.exact"
@@ -222,6 +222,15 @@ def test_a_record_that_a_later_night_counts_goes_out():
     resumed = msgspec.structs.replace(made.night, id="later", exit_code=0)
 
     assert counted_records(made.records, [made.night, resumed]) == (made.records, [])
+
+
+def test_a_process_that_its_night_left_out_is_left_out():
+    made = leave_out(make_night(1))
+
+    assert counted_records(made.records, [made.night]) == (
+        made.records[1:],
+        [f"1 record that night {made.night.id} left out"],
+    )
 
 
 def test_records_that_no_night_counts_are_left_out_with_their_number():

@@ -21,7 +21,7 @@ from ci.history import importing
 from ci.history.archives import MIB, Limits, UntrustedSourceError
 from ci.history.importing import import_from
 from ci.history.verify import verify
-from tests.ci.stores import MadeNight, contents, make_night, samples_of, store_nights
+from tests.ci.stores import MadeNight, contents, leave_out, make_night, samples_of, store_nights
 
 SMALL = Limits(num_members=20, file_bytes=MIB, total_bytes=2 * MIB, packed_bytes=4 * MIB)
 
@@ -124,6 +124,15 @@ def test_a_night_before_its_records_is_a_note(source, store, made):
     done = import_from(source / "nights", store)
 
     assert done.notes == [f"night {made.night.id}: 3 of its 3 records are yet to come"]
+
+
+def test_a_process_that_a_night_left_out_comes_with_it(tmp_path, store):
+    made = leave_out(make_night(1))
+    source = store_nights(tmp_path / "source", made).folder
+
+    assert import_from(source / "nights", store).notes == [f"night {made.night.id}: 3 of its 3 records are yet to come"]
+    assert len(import_from(source, store).records) == 3
+    assert verify(store.folder).problems == []
 
 
 def test_what_is_no_file_of_a_store_is_passed_over(source, store):

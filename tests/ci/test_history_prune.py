@@ -11,7 +11,7 @@ from ci.history.prune import DamagedStoreError, Keep, prune
 from ci.history.verify import verify
 from ci.night import Tonight, choose_base
 from tests.ci.nights import CASE, ENVIRONMENT
-from tests.ci.stores import contents, make_night, samples_of, store_nights
+from tests.ci.stores import contents, leave_out, make_night, samples_of, store_nights
 
 OTHER = CASE.replace("b32", "b1")
 
@@ -33,6 +33,20 @@ def test_the_newest_nights_stay_with_their_records(tmp_path):
     assert (len(done.nights), len(done.records), done.kept_nights, done.needed) == (4, 12, 3, {})
     assert done.freed_bytes > 0
     assert len(store.records()) == 9
+    assert verify(tmp_path).problems == []
+
+
+def test_a_process_that_was_left_out_goes_and_stays_with_its_night(tmp_path):
+    # The second is the base of what stays, so records of no night would be older than all that stays only by chance.
+    nights = [leave_out(make_night(day)) for day in (1, 2, 3)]
+    nights.append(make_night(4, base_night=nights[0].night.id))
+    store = store_nights(tmp_path, *nights)
+
+    prune(store, Keep(nights=1))
+
+    staying = {name for night in store.nights() for name in (*night.records, *night.left_out)}
+    assert kept(store) == [1, 4]
+    assert {record.id for record in store.records()} == staying
     assert verify(tmp_path).problems == []
 
 

@@ -14,7 +14,7 @@ from ci.history.checks import night_problems
 from ci.history.verify import verify
 from ci.validity import check_verdict
 from tests.ci.nights import CASE
-from tests.ci.stores import contents, make_night, samples_of, store_nights
+from tests.ci.stores import contents, leave_out, make_night, samples_of, store_nights
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -180,6 +180,33 @@ def test_a_night_whose_record_is_gone_says_which(folder, made):
     assert verify(folder).problems == [
         f"nights/nvidia-h200/{made.night.id}.json: record {made.records[1].id} is not in the store, or cannot be read"
     ]
+
+
+def test_a_process_that_a_night_left_out_is_held_against_no_verdict(tmp_path):
+    made = leave_out(make_night(1, levels=[100.0, 900.0, 101.0, 99.0]), 1)
+
+    assert verify(store_nights(tmp_path / "store", made).folder).problems == []
+
+
+def test_the_check_of_a_process_that_was_left_out_may_fail_its_night(made):
+    check = Check(case=CASE, op="verify", provider="recoverssm", metric="out_error", value=1.0, limit=0.1, passed=False)
+    records = [msgspec.structs.replace(made.records[0], checks=[check]), *made.records[1:]]
+    night = leave_out(made, 0).night
+    night = msgspec.structs.replace(night, verdicts=[*night.verdicts, check_verdict([check], 3)])
+
+    assert night_problems(night, {record.id: record for record in records}) == []
+
+
+def test_a_process_that_was_left_out_and_is_gone_or_counted_as_well_is_found(made):
+    records = {record.id: record for record in made.records}
+    night = leave_out(made, 0).night
+    first = made.records[0].id
+
+    assert night_problems(night, {name: record for name, record in records.items() if name != first}) == [
+        f"record {first} is not in the store, or cannot be read"
+    ]
+    both = msgspec.structs.replace(made.night, left_out=[first])
+    assert night_problems(both, records) == ["it names a record twice"]
 
 
 def test_samples_of_a_series_that_the_record_lacks_are_found(tmp_path, made):

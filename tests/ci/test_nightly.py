@@ -9,6 +9,7 @@ import sys
 import time
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 from filelock import FileLock
 
@@ -19,7 +20,8 @@ from benchmarks.harness.store import Store
 from ci.config import load_nightly
 from ci.exits import BrokenEnvironmentError, Exit, MissingDataError, UsageError
 from ci.gpus import Gpu
-from tests.ci.nights import CASE, QUIET, exact, make_record, make_records, timed
+from ci.history.verify import verify
+from tests.ci.nights import CASE, CONTROLS, QUIET, exact, make_record, make_records, timed
 
 
 @pytest.fixture
@@ -52,6 +54,34 @@ def test_second_night_is_judged_against_the_first(fake_night):
     assert second.base_night == first.id
     assert verdicts(second) == {"device_us": "unchanged", "cache_bytes": "unchanged"}
     assert len(fake_night.stored()) == 10
+
+
+def test_process_in_which_the_card_drifted_is_left_out_of_its_night_and_of_later_bases(fake_night):
+    slow = [msgspec.structs.replace(CONTROLS[1], median_us=280.0)]
+    drifted = make_record([timed(900.0), exact(1000.0)], controls=[CONTROLS[0], *slow])
+    result = fake_night.night([drifted, *make_records()], processes=6)
+
+    night = result.nights[0]
+    assert result.code == Exit.PASS
+    assert (night.accepted, len(night.records), night.left_out) == (True, 5, [drifted.id])
+    assert f"record {drifted.id}: left out: control copy took +12.0 % at the end" in " ".join(night.notes)
+    assert {v.metric: v.value for v in night.verdicts}["device_us"] == 100.0
+    assert not any(problem.startswith("nights/") for problem in verify(fake_night.store).problems)
+    assert drifted.id in {record.id for record in fake_night.stored()}
+
+    later = fake_night.night(make_records()).nights[0]
+    assert (later.base_night, verdicts(later)["device_us"]) == (night.id, "unchanged")
+
+
+def test_night_that_is_left_with_too_few_processes_is_no_base(fake_night):
+    slow = [msgspec.structs.replace(CONTROLS[1], median_us=280.0)]
+    drifted = make_record([timed(900.0), exact(1000.0)], controls=[CONTROLS[0], *slow])
+    result = fake_night.night([drifted, *make_records(QUIET[:4])])
+
+    night = result.nights[0]
+    assert result.code == Exit.INVALID
+    assert (night.accepted, len(night.records), night.left_out) == (False, 4, [drifted.id])
+    assert night.notes[0] == "4 of 5 processes can be believed, 5 are needed"
 
 
 def test_each_process_gets_a_seed_of_its_own_and_the_same_command(fake_night):

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from benchmarks.harness.clock import Launch, Timing
-from benchmarks.harness.control import BLOCK, _fma, _mix, _rounded, drift_pct, matched_stream, measure_controls, stream
+from benchmarks.harness.control import BLOCK, _fma, _mix, _rounded, matched_stream, measure_controls, stream
+from benchmarks.harness.drift import drift_pct
 from benchmarks.harness.records import Control
 from benchmarks.harness.stopping import Sampling
 
