@@ -213,7 +213,7 @@ def _half_width_pct(samples: "Samples") -> float | None:
 
 def _launch_difference_us(device: "torch.device") -> float:
     """What the contracts differ by for one program that moves 64 bytes, warm in both: the price of a launch alone."""
-    return _difference_us(TINY_BYTES, TINY_BYTES, 1, 1, device, warm=True)
+    return _difference_us(TINY_BYTES, TINY_BYTES, 1, 1, device)
 
 
 def _stream_difference_us(read_bytes: int, write_bytes: int, device: "torch.device", l2_bytes: int) -> float | None:
@@ -234,8 +234,6 @@ def _difference_us(
     rotations: int,
     num_programs: int,
     device: "torch.device",
-    *,
-    warm: bool = False,
 ) -> float:
     import torch
 
@@ -249,7 +247,7 @@ def _difference_us(
     src = torch.rand(rotations, max(num_read, 1), device=device)
     dst = torch.zeros(rotations, max(num_write, BLOCK), device=device)
     calls = tuple(partial(stream, src[at], dst[at], num_read, num_write, num_programs) for at in range(rotations))
-    series = Series("stream", "graph-cold", calls, Cost(read_bytes, write_bytes, 0), warm=(src, dst) if warm else ())
+    series = Series("stream", "graph-cold", calls, Cost(read_bytes, write_bytes, 0))
     graph, alone = _both(series, device)
     return median(alone.values_us) - median(graph.values_us)
 

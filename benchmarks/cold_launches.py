@@ -77,8 +77,6 @@ def measure_cold_launches(series: Series, device: torch.device) -> Samples:
     return measure_nvbench_cold(
         series.calls,
         restore=series.restore,
-        warm=series.warm,
-        dirty_share=series.dirty_share,
         num_kernels=series.num_kernels,
         device_index=device.index,
     )

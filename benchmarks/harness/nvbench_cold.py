@@ -2,8 +2,8 @@
 
 NVBench flushes the L2 before each launch, blocks the stream until the launch is enqueued, times it with a pair of CUDA
 events, reads the SM clock around it and drops samples taken under throttle. Its flush leaves the L2 full of lines that
-have to be written back, whatever the op writes, and activations cold; ``l2_contents.py`` settles both.
-docs/measuring.md has the terms.
+have to be written back, whatever the op writes, and activations and code cold; ``predecessors.py`` puts in their place
+what the launches before this one would have left. docs/measuring.md has the terms.
 
 Its Python package runs its benchmarks once per process and registers nothing afterwards, while a measuring process
 goes from series to series. So one benchmark with many states is registered, and its run is held open in a thread: each
@@ -12,7 +12,6 @@ series takes the next state, and between two series the run waits inside the ben
 
 import atexit
 import importlib
-import itertools
 import math
 import queue
 import struct
@@ -33,9 +32,8 @@ from .stats.summary import median, summarise
 from .stopping import FEWEST_SAMPLES, Sampling
 
 if TYPE_CHECKING:
-    import torch
 
-    from .l2_contents import L2Contents
+    from .predecessors import Predecessors
 
 COLD_SAMPLING = Sampling(min_samples=30, max_samples=150, warmup_s=0.02, max_s=0.4)
 """Each launch is a sample of its own here, and short ones scatter: more samples than under graph-cold."""
@@ -59,21 +57,17 @@ def measure_nvbench_cold(
     launches: Sequence[Launch],
     *,
     restore: Launch | None = None,
-    warm: Sequence["torch.Tensor"] = (),
-    dirty_share: float = 0.0,
     num_kernels: int | None = None,
     sampling: Sampling = COLD_SAMPLING,
     device_index: int | None = None,
 ) -> Samples:
-    """Device time of one op call launched alone, with nothing but ``warm`` in the L2: per-sample values from NVBench.
+    """Device time of one op call launched alone, caches as in a graph of such calls: per-sample values from NVBench.
 
     Takes ``sampling.max_samples`` samples, or as many as ``sampling.max_s`` allows.
 
     Args:
-        launches: each one op call; they take turns, so that address translation is as cold as under graph-cold.
-        restore: puts back what a call changes; called before each call, on its stream, outside the timed window.
-        warm: what launches find in the L2; everything else comes from DRAM.
-        dirty_share: of the other lines there, how many have to be written back; see ``L2Contents``.
+        launches: each one op call, as many as cover the caches twice. The first is timed, after a replay of them all.
+        restore: puts back what calls change, before each replay, outside the timed window.
         num_kernels: kernels of one op call; a captured call must have exactly as many.
         device_index: the current device by default; it must be the same for the whole process.
     Raises:
@@ -90,14 +84,13 @@ def measure_nvbench_cold(
     run = open_run(index)
     # Compiles every launch, and refuses those that miss the stream or wait for the device: behind NVBench's blocking
     # kernel the first would be timed as nothing and the second would never return.
-    graph = CudaEventTimer(torch.device("cuda", index)).capture(launches, 1)
-    if num_kernels is not None and graph.num_nodes != num_kernels * len(launches):
+    before = _predecessors(launches, restore, index)
+    if num_kernels is not None and before.num_nodes != num_kernels * len(launches):
         raise MeasurementError(
-            f"{len(launches)} op calls ran {graph.num_nodes} kernels, copies and fills: expected {num_kernels} each"
+            f"{len(launches)} op calls ran {before.num_nodes} kernels, copies and fills: expected {num_kernels} each"
         )
-    contents = _l2_contents(warm, dirty_share, index)
-    contents.settle()  # compiles, which it must not do for the first time while a stream is blocked
-    return run.measure(launches, restore, sampling, partial(_torch_stream, index), contents.settle)
+    before.replay()  # compiles the restore, which must not happen for the first time while a stream is blocked
+    return run.measure(launches[0], sampling, partial(_torch_stream, index), before.replay)
 
 
 @cache
@@ -165,18 +158,17 @@ class NVBenchRun:
 
     def measure(
         self,
-        launches: Sequence[Launch],
-        restore: Launch | None,
+        launch: Launch,
         sampling: Sampling,
         on_stream: OnStream,
-        settle: Launch | None = None,
+        precede: Launch = lambda: None,
     ) -> Samples:
         """One series; see ``measure_nvbench_cold``.
 
         Args:
-            settle: fills the L2 after NVBench's flush, on another stream, and returns when the device has done it.
+            precede: sets the caches up after NVBench's flush, on another stream; returns when the device has done it.
         """
-        request = _Request(partial(self._sample, launches, restore, settle, sampling, on_stream))
+        request = _Request(partial(self._sample, launch, precede, sampling, on_stream))
         with self._lock:
             if self._ended is not None:
                 raise MeasurementError(f"NVBench runs once per process, and its run has ended: {self._ended}")
@@ -216,9 +208,8 @@ class NVBenchRun:
 
     def _sample(
         self,
-        launches: Sequence[Launch],
-        restore: Launch | None,
-        settle: Launch | None,
+        launch: Launch,
+        precede: Launch,
         sampling: Sampling,
         on_stream: OnStream,
         state: Any,
@@ -229,7 +220,7 @@ class NVBenchRun:
         state.set_blocking_kernel_timeout(BLOCKED_S)
         self._times.mark()
         self._clocks.mark()
-        window = _Window(launches, restore, settle, state.get_stream().addressof())
+        window = _Window(launch, precede, state.get_stream().addressof())
         try:
             with on_stream(window.stream) as drain, no_garbage_collection():
                 window.warm_up(sampling.warmup_s, drain)
@@ -275,23 +266,20 @@ class _Request:
 
 
 class _Window:
-    """What NVBench calls for each sample: restore, flush, settle the L2, then the timed launch; counts the calls."""
+    """What NVBench calls for each sample: flush, the launches before, then the timed one; counts the calls."""
 
-    def __init__(self, launches: Sequence[Launch], restore: Launch | None, settle: Launch | None, stream: int) -> None:
+    def __init__(self, call: Launch, precede: Launch, stream: int) -> None:
         self.stream = stream
         self.ended_s: list[float] = []
-        self._calls = itertools.cycle(launches)
-        self._restore, self._settle = restore or (lambda: None), settle or (lambda: None)
+        self._call, self._precede = call, precede
 
     def __call__(self, launch: Any, timer: Any) -> None:
         if launch.get_stream().addressof() != self.stream:
             raise MeasurementError("NVBench changed its stream while it measured")
-        call = next(self._calls)
-        self._restore()
         timer.start()  # flushes, waits, blocks the stream; the first event is recorded behind the block
         # So the window has not opened, and does not before ``stop`` lifts the block: the host may wait here.
-        self._settle()
-        call()
+        self._precede()
+        self._call()
         timer.stop()
         self.ended_s.append(time.monotonic())
 
@@ -299,8 +287,8 @@ class _Window:
         """Idle cards run at a fraction of their clock."""
         begun_s = time.monotonic()
         while time.monotonic() - begun_s < seconds:
-            self._restore()
-            next(self._calls)()
+            self._precede()
+            self._call()
             drain()
 
 
@@ -337,15 +325,14 @@ def _reason(values_us: Sequence[float], num_dropped: int, sampling: Sampling) ->
     return reason
 
 
-def _l2_contents(warm: Sequence["torch.Tensor"], dirty_share: float, device_index: int) -> "L2Contents":
+def _predecessors(launches: Sequence[Launch], restore: Launch | None, device_index: int) -> "Predecessors":
     import torch
 
-    from .l2_contents import L2Contents
+    from .predecessors import Predecessors
 
     device = torch.device("cuda", device_index)
     with torch.cuda.device(device):
-        l2_bytes = int(torch.cuda.get_device_properties(device).L2_cache_size)
-        return L2Contents(warm, device, l2_bytes, dirty_share)
+        return Predecessors(launches, restore, device)
 
 
 @contextmanager

@@ -24,7 +24,8 @@ class SavedMemory:
     """
 
     def __init__(self, tensors: Iterable["torch.Tensor"]) -> None:
-        self._memory = whole_memories(tensors)
+        storages = {tensor.untyped_storage().data_ptr(): tensor for tensor in tensors}
+        self._memory = [_elements(tensor) for tensor in storages.values()]
         self._saved = [elements.clone() for elements in self._memory]
 
     @property
@@ -39,12 +40,6 @@ class SavedMemory:
             _restore_kernel[(-(-num_elements // BLOCK),)](
                 saved, elements, num_elements, BLOCK=BLOCK, num_warps=NUM_WARPS
             )
-
-
-def whole_memories(tensors: Iterable["torch.Tensor"]) -> list["torch.Tensor"]:
-    """Each memory that some tensors lie in, once, as a flat tensor."""
-    storages = {tensor.untyped_storage().data_ptr(): tensor for tensor in tensors}
-    return [_elements(tensor) for tensor in storages.values()]
 
 
 def _elements(tensor: "torch.Tensor") -> "torch.Tensor":

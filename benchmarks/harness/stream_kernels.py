@@ -1,4 +1,4 @@
-"""Kernels of the harness: control streams, an arithmetic loop, a restoring copy, sweep and touch of the L2, a stamp."""
+"""Kernels of the harness: control streams, an arithmetic loop, a restoring copy, a stamp."""
 # Kernel bodies are Triton's language in Python's syntax: parameters are pointers and compile-time constants.
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 
@@ -89,42 +89,6 @@ def _restore_kernel(
     mask = offs < num_elements
     saved = tl.load(saved_ptr + offs, mask=mask, eviction_policy="evict_first")
     tl.store(dst_ptr + offs, saved, mask=mask)
-
-
-@triton.jit(do_not_specialize=["num_blocks"])
-def _read_through_kernel(
-    src_ptr,
-    sums_ptr,
-    num_elements,
-    num_blocks,
-    BLOCK: tl.constexpr,
-):
-    """One program reads one block of integers; programs a multiple of num_blocks apart read the same one."""
-    offs_sum = tl.arange(0, BLOCK)
-    offs = (tl.program_id(0) % num_blocks).to(tl.int64) * BLOCK + offs_sum
-    value = tl.load(src_ptr + offs, mask=offs < num_elements, other=0).to(tl.int32)
-    # Hardly ever true, and then harmless; without it the compiler would drop the loads.
-    tl.store(sums_ptr + offs_sum, value, mask=value == 0x5BD1E995)
-
-
-@triton.jit(do_not_specialize=["num_written", "num_blocks"])
-def _sweep_kernel(
-    memory_ptr,
-    sums_ptr,
-    num_written,
-    num_blocks,
-    BLOCK: tl.constexpr,
-):
-    """One program zeroes or reads one block of zeros; the num_written blocks that are zeroed lie evenly among them."""
-    pid = tl.program_id(0).to(tl.int64)
-    offs_sum = tl.arange(0, BLOCK)
-    offs = pid * BLOCK + offs_sum
-    if (pid + 1) * num_written // num_blocks > pid * num_written // num_blocks:
-        tl.store(memory_ptr + offs, tl.zeros([BLOCK], dtype=tl.int32))
-    else:
-        value = tl.load(memory_ptr + offs)
-        # Never true; without it the compiler would drop the loads.
-        tl.store(sums_ptr + offs_sum, value, mask=value == 0x5BD1E995)
 
 
 @triton.jit

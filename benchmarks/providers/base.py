@@ -29,8 +29,6 @@ class Series:
         num_programs: of the launch that moves nearly all bytes of a call; None where no single one does.
         restore: gives the memory that calls write and read again the values it had before the first; None where
             calls find what they expect without it.
-        warm: what all calls share instead of taking turns on it, as the kernel before them in a model leaves it:
-            activations, indices, outputs. A graph of the calls finds it in the L2; launched alone they must, too.
     """
 
     op: str
@@ -40,17 +38,6 @@ class Series:
     num_kernels: int = 1
     num_programs: int | None = None
     restore: Call | None = None
-    warm: tuple[Tensor, ...] = ()
-
-    @property
-    def dirty_share(self) -> float:
-        """Of the lines that calls touch, how many they write: what the L2 is made of after many of them.
-
-        Where there is something to restore, calls write in place, so read and written lines are the same.
-        """
-        read, written = self.cost.read_bytes, self.cost.write_bytes
-        touched = read + written if self.restore is None else max(read, written)
-        return written / touched if touched else 0.0
 
 
 class Prepared(Protocol):

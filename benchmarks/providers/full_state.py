@@ -125,9 +125,8 @@ class PreparedFullState:
         steps: tuple[Call, ...] = tuple(partial(self._step_call, first_layer) for first_layer in first_layers)
         programs = num_programs(case, "full_state_verify", self._out.device)
         restore = SavedMemory(self._pools).restore
-        warm = (*self._step.verify_inputs, self._slots, self._step.num_sampled, self._out)
         return [
-            Series("verify", "graph-cold", verifies, verify_cost, 1, programs, restore, warm),
+            Series("verify", "graph-cold", verifies, verify_cost, 1, programs, restore),
             Series("step", "graph-cold", steps, step_cost, case.num_layers, None, restore),
             Series("verify", "host-dispatch", (self._verify_nothing,), verify_cost),
         ]

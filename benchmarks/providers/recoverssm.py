@@ -207,7 +207,7 @@ class PreparedRecoverSSM:
             "commit_state": num_layers * num_programs(case, "commit_state", device),
         }
         programs["commit"] = programs["commit_state"]  # which moves nearly all of its bytes
-        restores, warm = self._restores(), self._warm()
+        restores = self._restores()
         device_series = [
             Series(
                 op,
@@ -217,7 +217,6 @@ class PreparedRecoverSSM:
                 num_kernels.get(op, 1),
                 programs.get(op),
                 restores.get(op),
-                warm.get(op, ()),
             )
             for op in calls
         ]
@@ -237,17 +236,6 @@ class PreparedRecoverSSM:
             "conv": partial(_restore_all, convs),
             "commit": partial(_restore_all, committed),
             "step": partial(_restore_all, committed),
-        }
-
-    def _warm(self) -> dict[str, tuple[Tensor, ...]]:
-        """By op of one kernel, what all its calls share. Tables of addresses are a set's own, and cold."""
-        step = self._step
-        plan = (self._plan.commit_lens, self._plan.source_slots, self._plan.final_slots)
-        return {
-            "verify": (*step.verify_inputs, self._slots, self._out),
-            "commit_plan": (step.num_sampled, step.query_start_loc, self._slots, *plan),
-            "commit_state": (*plan, step.gate.A_log, step.gate.dt_bias),
-            "conv": plan,
         }
 
     def _commit_state_call(self, layer_set: LayerSet) -> Call:

@@ -8,7 +8,6 @@ import torch
 import recoverssm
 from benchmarks.cases import SETS
 from benchmarks.checks import INTERPRETED, Checklist
-from benchmarks.cold_launches import KERNELS
 from benchmarks.cpu_process import shrunken
 from benchmarks.inputs import NUM_UNOWNED_SLOTS
 from benchmarks.providers import PROVIDERS, base
@@ -231,29 +230,3 @@ def test_controls_get_the_grid_of_the_launch(provider, op, kernel, monkeypatch):
     series.calls[0]()
 
     assert [math.prod(grid) for grid in grids.seen] == [series.num_programs]
-
-
-def storages(tensors):
-    return {tensor.untyped_storage().data_ptr() for tensor in tensors}
-
-
-def test_warm_is_what_calls_share_and_nothing_that_they_take_turns_on():
-    case = tiny("kimi_k3_tp8_b1_t8_a3.84_bf16")
-    ours, full = (provider.prepare(case, CPU, 0, 0) for provider in PROVIDERS)
-    rotated = {
-        "recoverssm": [tensor for layer_set in ours._sets for tensor in layer_set.tensors],
-        "full_state": [*full._pools, *full._conv_states],
-    }
-    shared = {
-        ("recoverssm", "verify"): [*ours._step.verify_inputs, ours._slots, ours._out],
-        ("recoverssm", "commit_plan"): [ours._step.num_sampled, ours._slots, ours._plan.commit_lens],
-        ("recoverssm", "commit_state"): [ours._plan.commit_lens, ours._step.gate.A_log, ours._step.gate.dt_bias],
-        ("recoverssm", "conv"): [ours._plan.commit_lens],
-        ("full_state", "verify"): [*full._step.verify_inputs, full._slots, full._step.num_sampled, full._out],
-    }
-
-    for provider, prepared in zip(PROVIDERS, (ours, full), strict=True):
-        for series in prepared.series():
-            if series.contract == "graph-cold" and series.op in KERNELS:
-                assert storages(shared[provider.name, series.op]) <= storages(series.warm)
-                assert not storages(series.warm) & storages(rotated[provider.name])

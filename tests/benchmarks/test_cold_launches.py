@@ -52,28 +52,16 @@ def test_a_series_keeps_its_calls_and_its_bytes_under_the_other_contract():
     assert alone.cost == graph.cost
 
 
-def test_a_series_says_what_its_launches_find_in_the_l2(monkeypatch):
+def test_a_series_is_launched_alone_with_its_restore_and_its_number_of_kernels(monkeypatch):
     asked = {}
     monkeypatch.setattr(cold_launches, "measure_nvbench_cold", lambda calls, **options: asked.update(options))
-    warm = (torch.zeros(3), torch.zeros(4))
-    contracts = choose_contracts("nvbench-cold", "pr")
-    graph = Series("verify", "graph-cold", (lambda: None,), Cost(9, 1, 1), warm=warm)
+    restore = [].clear
+    graph = Series("commit_state", "graph-cold", (lambda: None,), Cost(9, 9, 1), restore=restore)
 
-    (alone,) = contracts.series_under(CASE, [graph])
+    (alone,) = choose_contracts("nvbench-cold", "pr").series_under(CASE, [graph])
     cold_launches.measure_cold_launches(alone, torch.device("cuda", 0))
 
-    assert asked["warm"] is warm
-    assert asked["dirty_share"] == 0.1
-
-
-@pytest.mark.parametrize(
-    ("read", "written", "in_place", "share"),
-    [(3, 1, False, 0.25), (4, 4, True, 1.0), (4, 3, True, 0.75), (1, 8, True, 1.0), (0, 0, False, 0.0)],
-)
-def test_lines_that_are_read_and_written_count_once(read, written, in_place, share):
-    restore = (lambda: None) if in_place else None
-
-    assert Series("conv", "graph-cold", (), Cost(read, written, 0), restore=restore).dirty_share == share
+    assert asked == {"restore": restore, "num_kernels": 1, "device_index": 0}
 
 
 def test_every_kernel_is_a_series_of_a_provider():

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.harness import nvbench_cold
-from benchmarks.harness.clock import CapturedGraph
+from benchmarks.harness import nvbench_cold, predecessors
 from benchmarks.harness.errors import BelowResolutionError, MeasurementError, MissingToolError, NoDeviceError
 from benchmarks.harness.nvbench_cold import BLOCKED_S, WARM_UP_RUNS, NVBenchRun, load_nvbench, measure_nvbench_cold
 from benchmarks.harness.stats.summary import median
@@ -32,7 +31,7 @@ def running(bench, **options):
 
 def test_every_sample_comes_from_nvbenchs_own_files():
     with running(FakeBench(lambda n: 10.0 + n)) as run:
-        samples = run.measure([nothing], None, SAMPLING, on_stream)
+        samples = run.measure(nothing, SAMPLING, on_stream)
 
     assert samples.values_us == pytest.approx([10.0 + n for n in range(20)])
     assert samples.launches_per_sample == 1
@@ -45,9 +44,9 @@ def test_every_sample_comes_from_nvbenchs_own_files():
 def test_a_process_measures_one_series_after_the_other_in_nvbenchs_one_run():
     bench = FakeBench(lambda n: 10.0)
     with running(bench) as run:
-        first = run.measure([nothing], None, SAMPLING, on_stream)
+        first = run.measure(nothing, SAMPLING, on_stream)
         bench.call_us = lambda n: 30.0
-        second = run.measure([nothing], None, SAMPLING, on_stream)
+        second = run.measure(nothing, SAMPLING, on_stream)
 
     assert (median(first.values_us), median(second.values_us)) == pytest.approx((10.0, 30.0))
 
@@ -55,7 +54,7 @@ def test_a_process_measures_one_series_after_the_other_in_nvbenchs_one_run():
 def test_samples_are_bounded_by_number_and_time_and_nothing_is_printed():
     bench = FakeBench()
     with running(bench) as run:
-        run.measure([nothing], None, SAMPLING, on_stream)
+        run.measure(nothing, SAMPLING, on_stream)
 
     assert bench.benchmarks[0].settings == {"criterion": "sample-count", "target-samples": 1}
     assert bench.settings == {"samples": 20, "timeout": 0.4, "warm_up": WARM_UP_RUNS, "blocked": BLOCKED_S}
@@ -63,54 +62,32 @@ def test_samples_are_bounded_by_number_and_time_and_nothing_is_printed():
     assert bench.argv[bench.argv.index("--devices") + 1] == "0"
 
 
-def test_restore_runs_before_each_launch_and_outside_the_window():
+def test_the_launches_before_run_after_nvbenchs_flush_and_before_the_timed_one():
     bench = FakeBench()
     with running(bench) as run:
-        run.measure([lambda: bench.log.append("launch")], lambda: bench.log.append("restore"), SAMPLING, on_stream)
+        run.measure(
+            lambda: bench.log.append("launch"), SAMPLING, on_stream, lambda: bench.log.append("launches before")
+        )
 
     events = [event for event in bench.log if not event.startswith("skip")]
-    assert events == ["restore", "flush", "start", "launch", "stop"] * (20 + WARM_UP_RUNS)
+    assert events == ["flush", "start", "launches before", "launch", "stop"] * (20 + WARM_UP_RUNS)
 
 
-def test_the_l2_is_settled_after_nvbenchs_flush_and_before_the_launch():
-    bench = FakeBench()
-
-    def settle():
-        bench.log.append("settle")
-
-    def launch():
-        bench.log.append("launch")
-
-    with running(bench) as run:
-        run.measure([launch], lambda: bench.log.append("restore"), SAMPLING, on_stream, settle)
-
-    events = [event for event in bench.log if not event.startswith("skip")]
-    assert events == ["restore", "flush", "start", "settle", "launch", "stop"] * (20 + WARM_UP_RUNS)
-
-
-def test_an_l2_that_cannot_be_settled_costs_that_series_and_not_the_next():
+def test_launches_before_that_do_not_end_cost_that_series_and_not_the_next():
     def stuck():
-        raise MeasurementError("the L2 could not be swept")
+        raise MeasurementError("the launches before it did not end")
 
     with running(FakeBench()) as run:
-        with pytest.raises(MeasurementError, match="could not be swept"):
-            run.measure([nothing], None, SAMPLING, on_stream, stuck)
-        samples = run.measure([nothing], None, SAMPLING, on_stream)
+        with pytest.raises(MeasurementError, match="did not end"):
+            run.measure(nothing, SAMPLING, on_stream, stuck)
+        samples = run.measure(nothing, SAMPLING, on_stream)
 
     assert len(samples.values_us) == 20
 
 
-def test_launches_take_turns():
-    order = []
-    with running(FakeBench()) as run:
-        run.measure([lambda at=at: order.append(at) for at in range(3)], None, SAMPLING, on_stream)
-
-    assert order[:7] == [0, 1, 2, 0, 1, 2, 0]
-
-
 def test_samples_dropped_under_throttle_are_counted():
     with running(FakeBench(throttled={0, 1, 7})) as run:
-        samples = run.measure([nothing], None, SAMPLING, on_stream)
+        samples = run.measure(nothing, SAMPLING, on_stream)
 
     assert len(samples.values_us) == len(samples.ended_s) == 20
     assert "; 3 dropped under throttle" in samples.stop_reason
@@ -118,26 +95,26 @@ def test_samples_dropped_under_throttle_are_counted():
 
 def test_a_time_limit_keeps_what_was_taken_and_says_so():
     with running(FakeBench(budget=8)) as run:
-        samples = run.measure([nothing], None, SAMPLING, on_stream)
+        samples = run.measure(nothing, SAMPLING, on_stream)
 
     assert samples.stop_reason.startswith("time limit of 0.4 s: 8 samples")
 
 
 def test_a_card_under_throttle_all_the_time_yields_no_number():
     with running(FakeBench(budget=8, throttled=range(5))) as run, pytest.raises(MeasurementError, match="3 samples"):
-        run.measure([nothing], None, SAMPLING, on_stream)
+        run.measure(nothing, SAMPLING, on_stream)
 
 
 @pytest.mark.parametrize("value", [0.0, float("nan")])
 def test_a_time_below_the_resolution_is_refused(value):
     with running(FakeBench(lambda n: value)) as run, pytest.raises(BelowResolutionError):
-        run.measure([nothing], None, SAMPLING, on_stream)
+        run.measure(nothing, SAMPLING, on_stream)
 
 
 @pytest.mark.parametrize(("value_us", "said"), [(9.9, True), (10.1, False)])
 def test_a_launch_too_short_for_the_event_clock_says_so(value_us, said):
     with running(FakeBench(lambda n: value_us)) as run:
-        samples = run.measure([nothing], None, SAMPLING, on_stream)
+        samples = run.measure(nothing, SAMPLING, on_stream)
 
     assert ("shorter than 20 steps of the event clock" in samples.stop_reason) is said
 
@@ -148,8 +125,8 @@ def test_an_error_in_a_launch_costs_that_series_and_not_the_next():
 
     with running(FakeBench()) as run:
         with pytest.raises(MeasurementError, match="ValueError: no such slot"):
-            run.measure([fails], None, SAMPLING, on_stream)
-        samples = run.measure([nothing], None, SAMPLING, on_stream)
+            run.measure(fails, SAMPLING, on_stream)
+        samples = run.measure(nothing, SAMPLING, on_stream)
 
     assert len(samples.values_us) == 20
 
@@ -158,32 +135,32 @@ def test_a_run_that_cannot_begin_fails_every_series_with_its_reason():
     with running(FakeBench(broken=RuntimeError("no such device"))) as run:
         for _ in range(2):
             with pytest.raises(MeasurementError, match="RuntimeError: no such device"):
-                run.measure([nothing], None, SAMPLING, on_stream)
+                run.measure(nothing, SAMPLING, on_stream)
 
 
 def test_more_series_than_states_are_refused():
     with running(FakeBench(), max_series=1) as run:
-        run.measure([nothing], None, SAMPLING, on_stream)
+        run.measure(nothing, SAMPLING, on_stream)
         run._thread.join(5.0)
         with pytest.raises(MeasurementError, match="as many series as it can"):
-            run.measure([nothing], None, SAMPLING, on_stream)
+            run.measure(nothing, SAMPLING, on_stream)
 
 
 def test_missing_files_are_no_samples():
     with running(FakeBench(writes=False)) as run, pytest.raises(MeasurementError, match="wrote no sample times"):
-        run.measure([nothing], None, SAMPLING, on_stream)
+        run.measure(nothing, SAMPLING, on_stream)
 
 
 def test_closing_ends_the_thread_and_leaves_no_files():
     with running(FakeBench()) as run:
-        run.measure([nothing], None, SAMPLING, on_stream)
+        run.measure(nothing, SAMPLING, on_stream)
         folder = Path(run._folder.name)
         assert folder.exists()
 
     assert not folder.exists()
     assert "nvbench" not in {thread.name for thread in threading.enumerate()}
     with pytest.raises(MeasurementError, match="closed"):
-        run.measure([nothing], None, SAMPLING, on_stream)
+        run.measure(nothing, SAMPLING, on_stream)
 
 
 def test_a_host_without_the_package_says_what_is_missing(monkeypatch):
@@ -209,30 +186,24 @@ def test_a_package_without_its_native_part_is_a_missing_tool(monkeypatch):
 def test_launches_are_counted_before_any_is_timed(monkeypatch, num_nodes, fits):
     order = []
 
-    class Timer:
-        resolution_us = 0.5
-
-        def __init__(self, device):
-            pass
-
-        def capture(self, launches, rounds):
+    class Before:
+        def __init__(self, launches, restore, device):
             order.append("count")
-            return CapturedGraph(nothing, num_nodes)
+            self.num_nodes = num_nodes
 
-    class Contents:
-        def settle(self):
-            order.append("settle")
+        def replay(self):
+            order.append("replay")
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(nvbench_cold, "CudaEventTimer", Timer)
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
     monkeypatch.setattr(nvbench_cold, "_torch_stream", lambda _, address: on_stream(address))
-    monkeypatch.setattr(nvbench_cold, "_l2_contents", lambda warm, dirty_share, index: Contents())
+    monkeypatch.setattr(predecessors, "Predecessors", Before)
     with running(FakeBench()) as run:
         monkeypatch.setattr(nvbench_cold, "open_run", lambda _: run)
         with nullcontext() if fits else pytest.raises(MeasurementError, match="2 op calls ran 3 kernels"):
             measure_nvbench_cold([nothing, nothing], num_kernels=1, device_index=0, sampling=SAMPLING)
 
-    assert order == ["count"] + ["settle"] * (1 + 20 + WARM_UP_RUNS if fits else 0)  # once before any stream is blocked
+    assert order == ["count"] + ["replay"] * (1 + 20 + WARM_UP_RUNS if fits else 0)  # once before a stream is blocked
 
 
 def test_no_gpu_is_no_device(monkeypatch):
@@ -246,7 +217,7 @@ def test_a_second_device_of_one_process_is_refused(monkeypatch):
     bench = FakeBench()
     monkeypatch.setattr(nvbench_cold, "load_nvbench", lambda: bench)
     first = nvbench_cold.open_run(0)
-    first.measure([nothing], None, SAMPLING, on_stream)
+    first.measure(nothing, SAMPLING, on_stream)
 
     try:
         with pytest.raises(MeasurementError, match="once per process"):
