@@ -32,7 +32,6 @@ from .stats.summary import median, summarise
 from .stopping import FEWEST_SAMPLES, Sampling
 
 if TYPE_CHECKING:
-
     from .predecessors import Predecessors
 
 COLD_SAMPLING = Sampling(min_samples=30, max_samples=150, warmup_s=0.02, max_s=0.4)

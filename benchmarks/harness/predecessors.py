@@ -24,8 +24,8 @@ class Predecessors:
 
     Args:
         launches: captured once, in order.
-        restore: puts back what they change. Runs before the replay, as it does before a window of graph-cold, so that the
-            next launch is like one of that window's later rounds.
+        restore: puts back what they change. Runs before the replay, as it does before a window of graph-cold, so that
+            the next launch is like one of that window's later rounds.
     Attributes:
         num_nodes: kernels, copies and fills of one replay.
     """
