@@ -33,7 +33,14 @@ from xml.etree import ElementTree as ET
 from ci.exits import Exit
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCES = ("recoverssm/kernels", "recoverssm/ops", "recoverssm/launch.py", "recoverssm/committer.py")
+SOURCES = (
+    "recoverssm/kernels",
+    "recoverssm/ops",
+    "recoverssm/launch.py",
+    "recoverssm/dispatch.py",
+    "recoverssm/triton_compat.py",
+    "recoverssm/committer.py",
+)
 EVIDENCE = Path("reports/evidence/gpu-tests.json")
 PENDING = Path("reports/evidence/pending.toml")
 SCHEMA_VERSION = 1

@@ -1,26 +1,27 @@
-"""Argument checks of the public ops: what was expected, what came, for which argument. No device sync, no launch."""
+"""Argument checks of the public ops: what was expected, what came, for which argument.
+
+They see metadata alone, so that one that passed holds for every call with the same (dispatch.py).
+"""
 
 from collections.abc import Sequence
 
 import torch
-import triton
-from torch import Tensor
 
+from recoverssm.dispatch import TensorMeta
 from recoverssm.errors import DeviceError, DtypeError, ShapeError, StrideError
-from recoverssm.types import MAX_SPEC_QUERY_LEN, GateParams, LayerTable, Records
+from recoverssm.triton_compat import INTERPRETED
+from recoverssm.types import MAX_SPEC_QUERY_LEN
 
 STATE_DTYPES = (torch.float32, torch.bfloat16)
 ACTIVATION_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 FLOAT32 = (torch.float32,)
 INT32 = (torch.int32,)
-DEVICE_TYPES = (
-    ("cuda", "cpu") if triton.knobs.runtime.interpret else ("cuda",)
-)  # decided at import, as @triton.jit does
+DEVICE_TYPES = ("cuda", "cpu") if INTERPRETED else ("cuda",)
 
 
 def check_tensor(
     name: str,
-    tensor: Tensor,
+    tensor: TensorMeta,
     dims: str,
     shape: Sequence[int | None],
     dtypes: Sequence[torch.dtype],
@@ -33,8 +34,9 @@ def check_tensor(
         ShapeError, DtypeError, DeviceError.
     """
     expected = ", ".join(d if n is None else f"{d}={n}" for d, n in zip(dims.split(), shape, strict=True))
-    if tensor.dim() != len(shape) or any(n is not None and n != m for n, m in zip(shape, tensor.shape, strict=False)):
-        raise ShapeError(f"{name}: expected [{expected}], got {list(tensor.shape)}" + (f"; {hint}" if hint else ""))
+    sizes = tensor.shape
+    if len(sizes) != len(shape) or any(n is not None and n != m for n, m in zip(shape, sizes, strict=True)):
+        raise ShapeError(f"{name}: expected [{expected}], got {list(sizes)}" + (f"; {hint}" if hint else ""))
     if tensor.dtype not in dtypes:
         names = " or ".join(str(d).removeprefix("torch.") for d in dtypes)
         raise DtypeError(f"{name}: expected {names}, got {str(tensor.dtype).removeprefix('torch.')}")
@@ -51,17 +53,17 @@ def check_device(name: str, device: torch.device) -> None:
         )
 
 
-def check_dense_after(name: str, tensor: Tensor, dim: int) -> None:
+def check_dense_after(name: str, tensor: TensorMeta, dim: int) -> None:
     """Check that all dimensions after ``dim`` are packed in order, so that only ``dim`` has a free stride.
 
     Raises:
         StrideError.
     """
     expected = 1
-    for i in range(tensor.dim() - 1, dim, -1):
-        if tensor.shape[i] != 1 and tensor.stride(i) != expected:
+    for i in range(len(tensor.shape) - 1, dim, -1):
+        if tensor.shape[i] != 1 and tensor.strides[i] != expected:
             raise StrideError(
-                f"{name}: expected dimensions {dim + 1}.. to be contiguous, got strides {tensor.stride()} "
+                f"{name}: expected dimensions {dim + 1}.. to be contiguous, got strides {tensor.strides} "
                 f"for shape {list(tensor.shape)}; call .contiguous() or allocate it so"
             )
         expected *= tensor.shape[i]
@@ -83,13 +85,18 @@ def check_spec_query_len(name: str, length: int) -> None:
         raise ShapeError(f"{name}: expected 1 to {MAX_SPEC_QUERY_LEN} tokens (1 + draft tokens), got {length}")
 
 
-def check_activations(q: Tensor, k: Tensor, v: Tensor, raw_gate: Tensor, raw_beta: Tensor) -> None:
-    """Check the activations of one layer: q, k, raw_gate [M, H, K], v [M, H, V], raw_beta [M, H], one dtype.
+def check_layer(tensors: Sequence[TensorMeta], state_name: str) -> tuple[int, int, int]:
+    """Check what every verify of a layer reads, whatever it writes, and return H, K and V.
 
+    Args:
+        tensors: q, k [M, H, K], v [M, H, V], raw_gate [M, H, K], raw_beta [M, H], of one dtype; A_log [H], dt_bias
+            [H, K]; the states [P, H, V, K].
+        state_name: what errors call the last one.
     Raises:
         ShapeError, DtypeError, StrideError, DeviceError.
     """
-    if q.dim() != 3:
+    q, k, v, raw_gate, raw_beta, A_log, dt_bias, state = tensors
+    if len(q.shape) != 3:
         raise ShapeError(f"q: expected [M, H, K], got {list(q.shape)}; M is the number of tokens of all rows")
     device = q.device
     check_device("q", device)
@@ -100,26 +107,33 @@ def check_activations(q: Tensor, k: Tensor, v: Tensor, raw_gate: Tensor, raw_bet
     check_tensor("v", v, "M H V", (num_tokens, num_heads, None), dtypes, device)
     check_tensor("raw_gate", raw_gate, "M H K", (num_tokens, num_heads, key_dim), dtypes, device)
     check_tensor("raw_beta", raw_beta, "M H", (num_tokens, num_heads), dtypes, device)
+    value_dim = v.shape[2]
     check_head_dim("q: K", key_dim)
-    check_head_dim("v: V", v.shape[2])
+    check_head_dim("v: V", value_dim)
     for name, tensor in (("q", q), ("k", k), ("v", v), ("raw_gate", raw_gate), ("raw_beta", raw_beta)):
         check_dense_after(name, tensor, 0)
+    check_tensor(state_name, state, "P H V K", (None, num_heads, value_dim, key_dim), STATE_DTYPES, device)
+    check_dense_after(state_name, state, 0)
+    check_gate(A_log, dt_bias, (num_heads,), key_dim, device)
+    return num_heads, key_dim, value_dim
 
 
-def check_gate(gate: GateParams, lead: tuple[int, ...], key_dim: int, device: torch.device) -> None:
+def check_gate(
+    A_log: TensorMeta, dt_bias: TensorMeta, lead: tuple[int, ...], key_dim: int, device: torch.device
+) -> None:
     """Check gate parameters of shape [*lead] and [*lead, K]; ``lead`` is (H,) or (L, H).
 
     Raises:
         ShapeError, DtypeError, StrideError, DeviceError.
     """
     dims = " ".join(("L", "H")[-len(lead) :])
-    check_tensor("gate.A_log", gate.A_log, dims, lead, FLOAT32, device)
-    check_tensor("gate.dt_bias", gate.dt_bias, f"{dims} K", (*lead, key_dim), FLOAT32, device)
-    check_dense_after("gate.A_log", gate.A_log, -1)
-    check_dense_after("gate.dt_bias", gate.dt_bias, -1)
+    check_tensor("gate.A_log", A_log, dims, lead, FLOAT32, device)
+    check_tensor("gate.dt_bias", dt_bias, f"{dims} K", (*lead, key_dim), FLOAT32, device)
+    check_dense_after("gate.A_log", A_log, -1)
+    check_dense_after("gate.dt_bias", dt_bias, -1)
 
 
-def check_out(out: Tensor, v: Tensor) -> None:
+def check_out(out: TensorMeta, v: TensorMeta) -> None:
     """Check an output buffer against v [M, H, V].
 
     Raises:
@@ -129,15 +143,15 @@ def check_out(out: Tensor, v: Tensor) -> None:
     check_dense_after("out", out, 0)
 
 
-def check_layers(name: str, table: LayerTable, num_layers: int, device: torch.device) -> None:
-    """Raises ShapeError or DeviceError when a table is not of ``num_layers`` layers on ``device``."""
-    if table.num_layers != num_layers:
-        raise ShapeError(f"{name}: expected {num_layers} layers like the first table, got {table.num_layers}")
-    if table.addresses.device != device:
-        raise DeviceError(f"{name}: expected {device} like the first argument, got {table.addresses.device}")
+def check_layers(name: str, num_layers: int, addresses: TensorMeta, expected: int, device: torch.device) -> None:
+    """Raises ShapeError or DeviceError when a table is not of ``expected`` layers on ``device``."""
+    if num_layers != expected:
+        raise ShapeError(f"{name}: expected {expected} layers like the first table, got {num_layers}")
+    if addresses.device != device:
+        raise DeviceError(f"{name}: expected {device} like the first argument, got {addresses.device}")
 
 
-def check_row_vector(name: str, tensor: Tensor, num_rows: int | None, device: torch.device) -> None:
+def check_row_vector(name: str, tensor: TensorMeta, num_rows: int | None, device: torch.device) -> None:
     """Check a contiguous int32 vector over rows.
 
     Raises:
@@ -147,32 +161,38 @@ def check_row_vector(name: str, tensor: Tensor, num_rows: int | None, device: to
     check_dense_after(name, tensor, -1)
 
 
-def check_records(
-    records: Records,
-    num_rows: int,
-    num_heads: int,
-    key_dim: int,
-    value_dim: int,
-    activation_dtype: torch.dtype,
-    device: torch.device,
-) -> int:
-    """Check the records of one layer and return T.
+def check_plan(plan: Sequence[TensorMeta], num_rows: int | None, device: torch.device) -> int:
+    """Check the tensors of a commit plan, of ``num_rows`` rows unless None, and return how many rows it has.
 
     Raises:
         ShapeError, DtypeError, StrideError, DeviceError.
     """
-    correction, key_gate = records.correction, records.key_gate
+    for name, tensor in zip(("commit_lens", "source_slots", "final_slots"), plan, strict=True):
+        check_row_vector(f"plan.{name}", tensor, num_rows, device)
+        (num_rows,) = tensor.shape
+    assert num_rows is not None
+    return num_rows
+
+
+def check_records(
+    correction: TensorMeta,
+    key_gate: TensorMeta,
+    num_rows: int,
+    head_dims: tuple[int, int, int],
+    activation_dtype: torch.dtype,
+    device: torch.device,
+) -> int:
+    """Check the records of one layer, given H, K and V, and return T.
+
+    Raises:
+        ShapeError, DtypeError, StrideError, DeviceError.
+    """
+    num_heads, key_dim, value_dim = head_dims
     check_tensor("records.correction", correction, "R H T V", (None, num_heads, None, value_dim), FLOAT32, device)
     num_record_rows, _, spec_query_len, _ = correction.shape
     check_spec_query_len("records.correction: T", spec_query_len)
-    check_tensor(
-        "records.key_gate",
-        key_gate,
-        "R H T 2K",
-        (num_record_rows, num_heads, spec_query_len, 2 * key_dim),
-        (activation_dtype,),
-        device,
-    )
+    expected = (num_record_rows, num_heads, spec_query_len, 2 * key_dim)
+    check_tensor("records.key_gate", key_gate, "R H T 2K", expected, (activation_dtype,), device)
     check_dense_after("records.correction", correction, 0)
     check_dense_after("records.key_gate", key_gate, 0)
     if num_record_rows < num_rows:

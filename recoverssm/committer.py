@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from recoverssm.checks import ACTIVATION_DTYPES, check_tensor
+from recoverssm.dispatch import describe
 from recoverssm.errors import ShapeError
 from recoverssm.ops import commit_plan, commit_state, compact_conv
 from recoverssm.types import CommitPlan, GateParams, LayerTable, Records
@@ -51,21 +52,22 @@ class CommitContext:
         self._conv_width = conv_width
         device = checkpoint_states[0].device
         # A plan of no rows launches nothing, but is checked: no later commit fails between its launches.
-        self._plan_buffer = torch.zeros((3, 0), dtype=torch.int32, device=device)
-        self._commit_layers(CommitPlan(*self._plan_buffer.unbind()))
+        self._commit_layers(CommitPlan(*torch.zeros((3, 0), dtype=torch.int32, device=device).unbind()))
         num_record_rows, _, self._spec_query_len, _ = records[0].correction.shape
         if not 1 <= max_num_rows <= num_record_rows:
             raise ShapeError(f"max_num_rows: expected 1 to {num_record_rows}, the rows of records, got {max_num_rows}")
         if conv_states:
             num_slots = checkpoint_states[0].shape[0]
-            check_tensor("conv_states", conv_states[0], "P S C", (num_slots, None, None), ACTIVATION_DTYPES, device)
+            conv = describe(conv_states[0])
+            check_tensor("conv_states", conv, "P S C", (num_slots, None, None), ACTIVATION_DTYPES, device)
             needed = conv_width - 1 + self._spec_query_len - 1
-            if conv_states[0].shape[1] < needed:
+            if conv.shape[1] < needed:
                 raise ShapeError(
                     f"conv_states: expected windows of at least {needed} tokens (conv_width - 1 + T - 1), "
-                    f"got {conv_states[0].shape[1]}"
+                    f"got {conv.shape[1]}"
                 )
         self._plan_buffer = torch.zeros((3, max_num_rows), dtype=torch.int32, device=device)
+        self._plans: dict[int, CommitPlan] = {}
 
     def commit(
         self,
@@ -82,12 +84,7 @@ class CommitContext:
         Raises:
             ShapeError, DtypeError, StrideError, DeviceError: before any launch.
         """
-        num_rows = state_indices.numel()
-        if num_rows > self._plan_buffer.shape[1]:
-            raise ShapeError(
-                f"state_indices: expected at most max_num_rows={self._plan_buffer.shape[1]} rows, got {num_rows}"
-            )
-        plan = CommitPlan(*self._plan_buffer[:, :num_rows].unbind())
+        plan = self._plan_of(state_indices.numel())
         commit_plan(
             num_sampled,
             query_start_loc,
@@ -98,6 +95,15 @@ class CommitContext:
         )
         self._commit_layers(plan)
         return plan
+
+    def _plan_of(self, num_rows: int) -> CommitPlan:
+        """The front of the plan buffer; views are kept, as making them costs as much as a launch."""
+        max_num_rows = self._plan_buffer.shape[1]
+        if num_rows > max_num_rows:
+            raise ShapeError(f"state_indices: expected at most max_num_rows={max_num_rows} rows, got {num_rows}")
+        if num_rows not in self._plans:
+            self._plans[num_rows] = CommitPlan(*self._plan_buffer[:, :num_rows].unbind())
+        return self._plans[num_rows]
 
     def _commit_layers(self, plan: CommitPlan) -> None:
         commit_state(self._states, self._corrections, self._key_gates, plan, self._gate)

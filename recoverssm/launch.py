@@ -5,10 +5,13 @@ A row applies from ``min_heads`` request-heads (rows x heads) up; the last row t
 
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import torch
 
+from recoverssm.dispatch import TensorMeta
 from recoverssm.errors import ConfigError
+from recoverssm.triton_compat import KernelLaunch
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,3 +98,44 @@ def device_arch(device: torch.device) -> int:
         return 0
     major, minor = torch.cuda.get_device_capability(device)
     return major * 10 + minor
+
+
+def tiled_launch(
+    op: str,
+    kernel: Any,
+    state: TensorMeta,
+    num_rows: int,
+    spec_query_len: int,
+    lower_bound: float | None,
+    *scalars: float,
+    num_layers: int = 1,
+    **constants: Any,
+) -> KernelLaunch:
+    """The launch of a kernel whose programs handle tiles of states [P, H, V, K], as the launch table has it.
+
+    Args:
+        lower_bound: of the gate, the kernel's first scalar; None for the unbounded form. ``scalars`` follow.
+        constants: what this kernel has beyond those that all such kernels have.
+    """
+    _, num_heads, value_dim, key_dim = state.shape
+    row = select(device_arch(state.device), op, state.dtype, num_rows * num_heads)
+    block_v = min(row.block_v, value_dim)
+    return KernelLaunch(
+        kernel,
+        (num_rows * num_heads * (value_dim // block_v), num_layers),
+        state.device,
+        scalars=(lower_bound or 0.0, *scalars),
+        constants={
+            "H": num_heads,
+            "T": spec_query_len,
+            "K": key_dim,
+            "V": value_dim,
+            "BV": block_v,
+            "BK": min(row.inner_k, key_dim),
+            "BOUNDED": lower_bound is not None,
+            "NUM_STAGES": row.num_stages,
+            "num_warps": row.num_warps,
+            "enable_fp_fusion": True,
+            **constants,
+        },
+    )

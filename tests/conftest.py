@@ -26,6 +26,17 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 torch.set_num_threads(1)
 
 
+@pytest.fixture
+def nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No op has seen a call before, for tests that change what an op checks with."""
+    from recoverssm import ops
+    from recoverssm.dispatch import Prepared
+
+    for name in ops.__all__:
+        known = getattr(ops, name).__globals__
+        monkeypatch.setitem(known, f"_{name}", Prepared(known[f"_{name}"].prepare))
+
+
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def device(request: pytest.FixtureRequest) -> str:
     """Where this variant's tensors live; "cuda" variants carry the marker `gpu`."""

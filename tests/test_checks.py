@@ -140,7 +140,7 @@ def test_head_sizes_that_are_no_power_of_two_are_refused():
         recoverssm.verify(**arguments)
 
 
-def test_tensors_on_the_cpu_are_refused_where_kernels_are_compiled(monkeypatch):
+def test_tensors_on_the_cpu_are_refused_where_kernels_are_compiled(monkeypatch, nothing_kept):
     monkeypatch.setattr(checks, "DEVICE_TYPES", ("cuda",))
     window, row = Window(FULL, "cpu"), int32([1], "cpu")
     plan = CommitPlan(row, row, row)

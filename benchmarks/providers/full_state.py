@@ -15,6 +15,7 @@ from ..checks import Checklist, num_non_finite
 from ..harness.records import Contract
 from ..harness.restore import SavedMemory
 from ..inputs import NUM_UNOWNED_SLOTS
+from .bare import host_series
 from .base import (
     Call,
     Prepared,
@@ -36,6 +37,7 @@ class FullStateProvider:
         ("verify", "graph-cold"),
         ("step", "graph-cold"),
         ("verify", "host-dispatch"),
+        ("verify_launch", "host-dispatch"),
     )
 
     def cache_bytes(self, case: BenchCase) -> int:
@@ -128,7 +130,7 @@ class PreparedFullState:
         return [
             Series("verify", "graph-cold", verifies, verify_cost, 1, programs, restore),
             Series("step", "graph-cold", steps, step_cost, case.num_layers, None, restore),
-            Series("verify", "host-dispatch", (self._verify_nothing,), verify_cost),
+            *host_series("verify", self._verify_nothing, verify_cost),
         ]
 
     def _verify_nothing(self) -> None:

@@ -16,6 +16,7 @@ from ..checks import Checklist, num_non_finite
 from ..harness.records import Contract
 from ..harness.restore import SavedMemory
 from ..inputs import NUM_UNOWNED_SLOTS, LayerSet
+from .bare import host_series
 from .base import (
     Call,
     Prepared,
@@ -41,7 +42,9 @@ class RecoverSSMProvider:
         ("commit", "graph-cold"),
         ("step", "graph-cold"),
         ("verify", "host-dispatch"),
+        ("verify_launch", "host-dispatch"),
         ("commit", "host-dispatch"),
+        ("commit_launch", "host-dispatch"),
     )
 
     def cache_bytes(self, case: BenchCase) -> int:
@@ -222,8 +225,8 @@ class PreparedRecoverSSM:
         ]
         return [
             *device_series,
-            Series("verify", "host-dispatch", (self._verify_nothing,), costs["verify"]),
-            Series("commit", "host-dispatch", (self._commit_nothing,), costs["commit"]),
+            *host_series("verify", self._verify_nothing, costs["verify"]),
+            *host_series("commit", self._commit_nothing, costs["commit"]),
         ]
 
     def _restores(self) -> dict[str, Call]:

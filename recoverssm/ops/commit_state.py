@@ -1,6 +1,6 @@
 """State commit: folds the accepted records of every row into its checkpoint, all layers in one launch."""
 
-import torch
+from collections.abc import Sequence
 
 from recoverssm.checks import (
     ACTIVATION_DTYPES,
@@ -11,13 +11,15 @@ from recoverssm.checks import (
     check_gate,
     check_head_dim,
     check_layers,
-    check_row_vector,
+    check_plan,
     check_spec_query_len,
     check_tensor,
 )
+from recoverssm.dispatch import Prepared, TensorMeta, describe
 from recoverssm.errors import ShapeError
 from recoverssm.kernels.commit_state import _commit_state_kernel
-from recoverssm.launch import device_arch, select
+from recoverssm.launch import tiled_launch
+from recoverssm.triton_compat import KernelLaunch
 from recoverssm.types import CommitPlan, GateParams, LayerTable
 
 
@@ -42,10 +44,37 @@ def commit_state(
         ShapeError, DtypeError, StrideError, DeviceError: before any launch.
     Source: docs/algorithm.md section 3; forward order as in vLLM PR 52993.
     """
-    state, correction, key_gate = (t.element_type for t in (checkpoint_states, corrections, key_gates))
+    tables = (checkpoint_states, corrections, key_gates)
+    _commit_state(
+        (
+            *(table.addresses for table in tables),
+            *(table.slot_strides for table in tables),
+            checkpoint_states.element_type,
+            key_gates.element_type,
+            gate.A_log,
+            gate.dt_bias,
+            plan.commit_lens,
+            plan.source_slots,
+            plan.final_slots,
+        ),
+        gate.lower_bound,
+        describe(corrections.element_type),
+        tuple(table.num_layers for table in tables),
+        all(table.aligned for table in tables),
+    )
+
+
+@Prepared
+def _commit_state(
+    tensors: Sequence[TensorMeta],
+    lower_bound: float | None,
+    correction: TensorMeta,
+    layer_counts: tuple[int, int, int],
+    aligned: bool,
+) -> KernelLaunch | None:
+    _, correction_addresses, key_gate_addresses, *_, state, key_gate, A_log, dt_bias = tensors[:10]
     device = state.device
     check_device("checkpoint_states", device)
-    num_layers = checkpoint_states.num_layers
     check_tensor("checkpoint_states", state, "P H V K", (None, None, None, None), STATE_DTYPES, device)
     _, num_heads, value_dim, key_dim = state.shape
     check_head_dim("checkpoint_states: V", value_dim)
@@ -53,55 +82,18 @@ def commit_state(
     check_tensor("corrections", correction, "R H T V", (None, num_heads, None, value_dim), FLOAT32, device)
     num_record_rows, _, spec_query_len, _ = correction.shape
     check_spec_query_len("corrections: T", spec_query_len)
-    check_tensor(
-        "key_gates",
-        key_gate,
-        "R H T 2K",
-        (num_record_rows, num_heads, spec_query_len, 2 * key_dim),
-        ACTIVATION_DTYPES,
-        device,
-    )
-    for name, table in (("corrections", corrections), ("key_gates", key_gates)):
-        check_layers(name, table, num_layers, device)
+    expected = (num_record_rows, num_heads, spec_query_len, 2 * key_dim)
+    check_tensor("key_gates", key_gate, "R H T 2K", expected, ACTIVATION_DTYPES, device)
+    num_layers, num_correction_layers, num_key_gate_layers = layer_counts
+    check_layers("corrections", num_correction_layers, correction_addresses, num_layers, device)
+    check_layers("key_gates", num_key_gate_layers, key_gate_addresses, num_layers, device)
     for name, tensor in (("checkpoint_states", state), ("corrections", correction), ("key_gates", key_gate)):
         check_dense_after(name, tensor, 0)
-    check_row_vector("plan.commit_lens", plan.commit_lens, None, device)
-    num_rows = plan.commit_lens.shape[0]
-    check_row_vector("plan.source_slots", plan.source_slots, num_rows, device)
-    check_row_vector("plan.final_slots", plan.final_slots, num_rows, device)
+    num_rows = check_plan(tensors[10:], None, device)
     if num_record_rows < num_rows:
         raise ShapeError(f"corrections: expected at least {num_rows} rows, one per plan row, got {num_record_rows}")
-    check_gate(gate, (num_layers, num_heads), key_dim, device)
+    check_gate(A_log, dt_bias, (num_layers, num_heads), key_dim, device)
     if num_rows == 0:
-        return
-
-    row = select(device_arch(device), "commit_state", state.dtype, num_rows * num_heads)
-    block_v = min(row.block_v, value_dim)
-    with torch.cuda.device_of(state):
-        _commit_state_kernel[(num_rows * num_heads * (value_dim // block_v), num_layers)](
-            checkpoint_states.addresses,
-            corrections.addresses,
-            key_gates.addresses,
-            checkpoint_states.slot_strides,
-            corrections.slot_strides,
-            key_gates.slot_strides,
-            state,
-            key_gate,
-            gate.A_log,
-            gate.dt_bias,
-            plan.commit_lens,
-            plan.source_slots,
-            plan.final_slots,
-            gate.lower_bound or 0.0,
-            H=num_heads,
-            T=spec_query_len,
-            K=key_dim,
-            V=value_dim,
-            BV=block_v,
-            BK=min(row.inner_k, key_dim),
-            BOUNDED=gate.lower_bound is not None,
-            NUM_STAGES=row.num_stages,
-            ALIGNED=checkpoint_states.aligned and corrections.aligned and key_gates.aligned,
-            num_warps=row.num_warps,
-            enable_fp_fusion=True,
-        )
+        return None
+    sizes, options = (num_rows, spec_query_len, lower_bound), {"num_layers": num_layers, "ALIGNED": aligned}
+    return tiled_launch("commit_state", _commit_state_kernel, state, *sizes, **options)

@@ -1,10 +1,12 @@
 """Conv compaction: moves each row's accepted conv history to the front of its slot, all layers in one launch."""
 
-import torch
+from collections.abc import Sequence
 
-from recoverssm.checks import ACTIVATION_DTYPES, check_dense_after, check_device, check_row_vector, check_tensor
+from recoverssm.checks import ACTIVATION_DTYPES, check_dense_after, check_device, check_plan, check_tensor
+from recoverssm.dispatch import Prepared, TensorMeta
 from recoverssm.errors import ShapeError
 from recoverssm.kernels.conv import _compact_conv_kernel
+from recoverssm.triton_compat import KernelLaunch
 from recoverssm.types import CommitPlan, LayerTable
 
 BLOCK_CHANNELS = 1024  # 4 warps x 32 lanes x 16 bytes of bf16
@@ -24,36 +26,32 @@ def compact_conv(conv_states: LayerTable, plan: CommitPlan, *, conv_width: int) 
         ShapeError, DtypeError, StrideError, DeviceError: before any launch.
     Source: docs/algorithm.md section 5.
     """
-    conv_state = conv_states.element_type
+    table = (conv_states.addresses, conv_states.slot_strides, conv_states.element_type)
+    rows = (plan.commit_lens, plan.source_slots, plan.final_slots)
+    _compact_conv((*table, *rows), conv_width, conv_states.num_layers, conv_states.aligned)
+
+
+@Prepared
+def _compact_conv(
+    tensors: Sequence[TensorMeta], conv_width: int, num_layers: int, aligned: bool
+) -> KernelLaunch | None:
+    _, _, conv_state, *plan = tensors
     device = conv_state.device
     check_device("conv_states", device)
     check_tensor("conv_states", conv_state, "P S C", (None, None, None), ACTIVATION_DTYPES, device)
     check_dense_after("conv_states", conv_state, 1)
-    window_len = conv_state.shape[1]
+    _, window_len, num_channels = conv_state.shape
     if not 2 <= conv_width <= window_len + 1:
         raise ShapeError(f"conv_width: expected 2 to {window_len + 1} for a window of {window_len}, got {conv_width}")
-    check_row_vector("plan.commit_lens", plan.commit_lens, None, device)
-    num_rows = plan.commit_lens.shape[0]
-    check_row_vector("plan.source_slots", plan.source_slots, num_rows, device)
-    check_row_vector("plan.final_slots", plan.final_slots, num_rows, device)
+    num_rows = check_plan(plan, None, device)
     if num_rows == 0:
-        return
-
-    num_channels = conv_state.shape[2]
+        return None
     history_len = conv_width - 1
-    with torch.cuda.device_of(conv_state):
-        _compact_conv_kernel[(num_rows, -(-num_channels // BLOCK_CHANNELS), conv_states.num_layers)](
-            conv_states.addresses,
-            conv_states.slot_strides,
-            conv_state,
-            plan.commit_lens,
-            plan.source_slots,
-            plan.final_slots,
-            num_channels,
-            conv_state.stride(1),
-            HISTORY=history_len,
-            BH=1 << (history_len - 1).bit_length(),
-            BC=BLOCK_CHANNELS,
-            ALIGNED=conv_states.aligned,
-            num_warps=4,
-        )
+    history = {"HISTORY": history_len, "BH": 1 << (history_len - 1).bit_length()}
+    return KernelLaunch(
+        _compact_conv_kernel,
+        (num_rows, -(-num_channels // BLOCK_CHANNELS), num_layers),
+        device,
+        scalars=(num_channels, conv_state.strides[1]),
+        constants={**history, "BC": BLOCK_CHANNELS, "ALIGNED": aligned, "num_warps": 4},
+    )

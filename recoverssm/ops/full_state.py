@@ -1,21 +1,23 @@
 """Full-state verify, the baseline: outputs of a window and the whole state after every token."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from recoverssm.checks import (
     INT32,
-    STATE_DTYPES,
-    check_activations,
     check_dense_after,
-    check_gate,
+    check_layer,
     check_out,
     check_row_vector,
     check_spec_query_len,
     check_tensor,
 )
+from recoverssm.dispatch import Prepared, TensorMeta
 from recoverssm.kernels.full_state import _full_state_verify_kernel
-from recoverssm.launch import device_arch, select
+from recoverssm.launch import tiled_launch
+from recoverssm.triton_compat import KernelLaunch
 from recoverssm.types import GateParams
 
 
@@ -52,60 +54,27 @@ def full_state_verify(
         ShapeError, DtypeError, StrideError, DeviceError: before any launch.
     Source: docs/algorithm.md section 4.
     """
-    check_activations(q, k, v, raw_gate, raw_beta)
-    device = q.device
-    _, num_heads, key_dim = q.shape
-    value_dim = v.shape[2]
-    check_tensor("state_pool", state_pool, "P H V K", (None, num_heads, value_dim, key_dim), STATE_DTYPES, device)
-    check_dense_after("state_pool", state_pool, 0)
-    check_gate(gate, (num_heads,), key_dim, device)
-    check_tensor("state_indices", state_indices, "N T", (None, None), INT32, device)
+    if out is None:
+        out = torch.empty(v.shape, dtype=v.dtype, device=v.device)
+    layer = (q, k, v, raw_gate, raw_beta, gate.A_log, gate.dt_bias, state_pool)
+    _full_state_verify((*layer, out, query_start_loc, state_indices, num_accepted), gate.lower_bound)
+    return out
+
+
+@Prepared
+def _full_state_verify(tensors: Sequence[TensorMeta], lower_bound: float | None) -> KernelLaunch | None:
+    q, k, v, raw_gate, raw_beta, _, _, state, out, query_start_loc, state_indices, num_accepted = tensors
+    check_layer(tensors[:8], "state_pool")
+    check_tensor("state_indices", state_indices, "N T", (None, None), INT32, q.device)
     check_dense_after("state_indices", state_indices, 0)
     num_rows, spec_query_len = state_indices.shape
     check_spec_query_len("state_indices: T", spec_query_len)
-    check_row_vector("query_start_loc", query_start_loc, num_rows + 1, device)
-    check_row_vector("num_accepted", num_accepted, num_rows, device)
-    if out is None:
-        out = torch.empty(v.shape, dtype=v.dtype, device=device)
+    check_row_vector("query_start_loc", query_start_loc, num_rows + 1, q.device)
+    check_row_vector("num_accepted", num_accepted, num_rows, q.device)
     check_out(out, v)
     if num_rows == 0:
-        return out
-
-    row = select(device_arch(device), "full_state_verify", state_pool.dtype, num_rows * num_heads)
-    block_v = min(row.block_v, value_dim)
-    with torch.cuda.device_of(q):
-        _full_state_verify_kernel[(num_rows * num_heads * (value_dim // block_v),)](
-            q,
-            k,
-            v,
-            raw_gate,
-            raw_beta,
-            gate.A_log,
-            gate.dt_bias,
-            state_pool,
-            out,
-            query_start_loc,
-            state_indices,
-            num_accepted,
-            gate.lower_bound or 0.0,
-            key_dim**-0.5,
-            q.stride(0),
-            k.stride(0),
-            v.stride(0),
-            raw_gate.stride(0),
-            raw_beta.stride(0),
-            out.stride(0),
-            state_pool.stride(0),
-            state_indices.stride(0),
-            H=num_heads,
-            T=spec_query_len,
-            K=key_dim,
-            V=value_dim,
-            BV=block_v,
-            BK=min(row.inner_k, key_dim),
-            BOUNDED=gate.lower_bound is not None,
-            NUM_STAGES=row.num_stages,
-            num_warps=row.num_warps,
-            enable_fp_fusion=True,
-        )
-    return out
+        return None
+    strided = (q, k, v, raw_gate, raw_beta, out, state, state_indices)
+    scalars = (q.shape[-1] ** -0.5, *(tensor.strides[0] for tensor in strided))
+    kernel = _full_state_verify_kernel
+    return tiled_launch("full_state_verify", kernel, state, num_rows, spec_query_len, lower_bound, *scalars)

@@ -1,20 +1,15 @@
 """Verify: outputs and records of a window from one checkpoint per row."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
-from recoverssm.checks import (
-    STATE_DTYPES,
-    check_activations,
-    check_dense_after,
-    check_gate,
-    check_out,
-    check_records,
-    check_row_vector,
-    check_tensor,
-)
+from recoverssm.checks import check_layer, check_out, check_records, check_row_vector
+from recoverssm.dispatch import Prepared, TensorMeta
 from recoverssm.kernels.verify import _verify_kernel
-from recoverssm.launch import device_arch, select
+from recoverssm.launch import tiled_launch
+from recoverssm.triton_compat import KernelLaunch
 from recoverssm.types import GateParams, Records
 
 
@@ -52,62 +47,25 @@ def verify(
         ShapeError, DtypeError, StrideError, DeviceError: before any launch.
     Source: docs/algorithm.md section 2; vLLM PR 51855.
     """
-    check_activations(q, k, v, raw_gate, raw_beta)
-    device = q.device
-    _, num_heads, key_dim = q.shape
-    value_dim = v.shape[2]
-    check_row_vector("state_indices", state_indices, None, device)
-    num_rows = state_indices.shape[0]
-    check_tensor(
-        "checkpoint_state", checkpoint_state, "P H V K", (None, num_heads, value_dim, key_dim), STATE_DTYPES, device
-    )
-    check_dense_after("checkpoint_state", checkpoint_state, 0)
-    spec_query_len = check_records(records, num_rows, num_heads, key_dim, value_dim, q.dtype, device)
-    check_gate(gate, (num_heads,), key_dim, device)
-    check_row_vector("query_start_loc", query_start_loc, num_rows + 1, device)
     if out is None:
-        out = torch.empty(v.shape, dtype=v.dtype, device=device)
+        out = torch.empty(v.shape, dtype=v.dtype, device=v.device)
+    layer = (q, k, v, raw_gate, raw_beta, gate.A_log, gate.dt_bias, checkpoint_state)
+    written = (records.correction, records.key_gate, out)
+    _verify((*layer, *written, query_start_loc, state_indices), gate.lower_bound)
+    return out
+
+
+@Prepared
+def _verify(tensors: Sequence[TensorMeta], lower_bound: float | None) -> KernelLaunch | None:
+    q, k, v, raw_gate, raw_beta, _, _, state, correction, key_gate, out, query_start_loc, state_indices = tensors
+    head_dims = check_layer(tensors[:8], "checkpoint_state")
+    check_row_vector("state_indices", state_indices, None, q.device)
+    (num_rows,) = state_indices.shape
+    spec_query_len = check_records(correction, key_gate, num_rows, head_dims, q.dtype, q.device)
+    check_row_vector("query_start_loc", query_start_loc, num_rows + 1, q.device)
     check_out(out, v)
     if num_rows == 0:
-        return out
-
-    row = select(device_arch(device), "verify", checkpoint_state.dtype, num_rows * num_heads)
-    block_v = min(row.block_v, value_dim)
-    with torch.cuda.device_of(q):
-        _verify_kernel[(num_rows * num_heads * (value_dim // block_v),)](
-            q,
-            k,
-            v,
-            raw_gate,
-            raw_beta,
-            gate.A_log,
-            gate.dt_bias,
-            checkpoint_state,
-            records.correction,
-            records.key_gate,
-            out,
-            query_start_loc,
-            state_indices,
-            gate.lower_bound or 0.0,
-            key_dim**-0.5,
-            q.stride(0),
-            k.stride(0),
-            v.stride(0),
-            raw_gate.stride(0),
-            raw_beta.stride(0),
-            out.stride(0),
-            checkpoint_state.stride(0),
-            records.correction.stride(0),
-            records.key_gate.stride(0),
-            H=num_heads,
-            T=spec_query_len,
-            K=key_dim,
-            V=value_dim,
-            BV=block_v,
-            BK=min(row.inner_k, key_dim),
-            BOUNDED=gate.lower_bound is not None,
-            NUM_STAGES=row.num_stages,
-            num_warps=row.num_warps,
-            enable_fp_fusion=True,
-        )
-    return out
+        return None
+    strided = (q, k, v, raw_gate, raw_beta, out, state, correction, key_gate)
+    scalars = (q.shape[-1] ** -0.5, *(tensor.strides[0] for tensor in strided))
+    return tiled_launch("verify", _verify_kernel, state, num_rows, spec_query_len, lower_bound, *scalars)

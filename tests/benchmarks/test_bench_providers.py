@@ -1,9 +1,9 @@
 import math
-import sys
 from dataclasses import replace
 
 import pytest
 import torch
+from triton.runtime.interpreter import InterpretedFunction
 
 import recoverssm
 from benchmarks.cases import SETS
@@ -11,8 +11,10 @@ from benchmarks.checks import INTERPRETED, Checklist
 from benchmarks.cpu_process import shrunken
 from benchmarks.inputs import NUM_UNOWNED_SLOTS
 from benchmarks.providers import PROVIDERS, base
+from benchmarks.providers.bare import launches_of
 from benchmarks.providers.full_state import _num_pools
 from benchmarks.providers.recoverssm import _num_sets
+from recoverssm.triton_compat import KernelLaunch
 
 L2_BYTES = 60 * 2**20
 CPU = torch.device("cpu")
@@ -201,32 +203,39 @@ def test_calls_for_host_time_change_no_state(provider):
     assert differing(prepared, before) == 0
 
 
-class Grids:
-    """Stands in for a kernel and keeps the grid of its launches."""
-
-    def __init__(self):
-        self.seen = []
-
-    def __getitem__(self, grid):
-        self.seen.append(grid)
-        return lambda *_, **__: None
-
-
 @pytest.mark.parametrize(
-    ("provider", "op", "kernel"),
-    [
-        (RECOVERSSM, "verify", "recoverssm.ops.verify._verify_kernel"),
-        (RECOVERSSM, "commit_state", "recoverssm.ops.commit_state._commit_state_kernel"),
-        (FULL_STATE, "verify", "recoverssm.ops.full_state._full_state_verify_kernel"),
-    ],
+    ("provider", "op"),
+    [(RECOVERSSM, "verify"), (RECOVERSSM, "commit_state"), (FULL_STATE, "verify")],
     ids=lambda value: getattr(value, "name", value),
 )
-def test_controls_get_the_grid_of_the_launch(provider, op, kernel, monkeypatch):
+def test_controls_get_the_grid_of_the_launch(provider, op):
     case = replace(tiny("kimi_k3_tp8_b32_t3_a2.73_fp32", num_requests=2), num_layers=2)
     series = {one.op: one for one in provider.prepare(case, CPU, 0, 0).series() if one.contract == "graph-cold"}[op]
-    grids = Grids()
-    module, _, name = kernel.rpartition(".")
-    monkeypatch.setattr(sys.modules[module], name, grids)
-    series.calls[0]()
 
-    assert [math.prod(grid) for grid in grids.seen] == [series.num_programs]
+    assert [math.prod(launch.grid) for launch, _ in launches_of(series.calls[0])] == [series.num_programs]
+
+
+@pytest.mark.parametrize("provider", PROVIDERS, ids=lambda provider: provider.name)
+def test_every_checked_call_has_its_bare_launches_beside_it(provider, monkeypatch):
+    case = tiny("kimi_k3_tp8_b32_t3_a2.73_fp32", num_requests=2)
+    series = {one.op: one for one in provider.prepare(case, CPU, 0, 0).series() if one.contract == "host-dispatch"}
+    ops = [op for op in series if not op.endswith("_launch")]
+    launched = []
+
+    def run(self, *arguments, grid, **constants):
+        values = [x.data_ptr() if isinstance(x, torch.Tensor) else x for x in arguments]
+        launched.append((self, grid, values, constants))
+
+    monkeypatch.setattr(InterpretedFunction, "run", run)
+
+    assert sorted(series) == sorted([*ops, *(f"{op}_launch" for op in ops)])
+    for op in ops:
+        series[op].calls[0]()
+        checked = list(launched)
+        launched.clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(KernelLaunch, "__call__", None)  # nothing is looked up or checked
+            series[f"{op}_launch"].calls[0]()
+        assert checked
+        assert launched == checked
+        launched.clear()

@@ -1,0 +1,96 @@
+"""How a kernel is launched: everything in the library that depends on the Triton version.
+
+Triton's own launch looks at every argument again, each time: its type, whether it is 1 or a multiple of 16, which
+compiled kernel that makes. Here the caller vouches that none of this changes between calls, so that where the version
+is known the compiled kernel is launched as it is. Elsewhere, and while a profiler watches, launches go through Triton.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+from triton import knobs
+from triton.runtime import driver
+
+INTERPRETED: bool = knobs.runtime.interpret  # decided at import, as @triton.jit does
+VERSION = tuple(int(part) for part in triton.__version__.split(".")[:2])
+
+_Direct = Callable[[int, tuple[int, ...]], None]  # takes a stream and the addresses of the tensors
+
+
+class KernelLaunch:
+    """One kernel with all that a launch needs but tensors; ``@triton.jit`` and ``@gluon.jit`` alike.
+
+    Args:
+        kernel: takes tensors first, then ``scalars``, then compile-time constants.
+        grid: one to three numbers of programs.
+        device: of the tensors; need not be the current one.
+        constants: by name, every compile-time parameter, and options such as num_warps.
+    Every call must bring tensors of the same dtypes and alignment to 16 bytes as the first.
+    """
+
+    __slots__ = ("_device_index", "_direct", "constants", "grid", "kernel", "scalars")
+
+    def __init__(
+        self,
+        kernel: Any,
+        grid: tuple[int, ...],
+        device: torch.device,
+        *,
+        scalars: tuple[float, ...] = (),
+        constants: Mapping[str, Any],
+    ) -> None:
+        self.kernel, self.grid, self.scalars, self.constants = kernel, grid, scalars, constants
+        self._device_index = device.index if device.type == "cuda" else None
+        self._direct: _Direct | None = None
+
+    def __call__(self, tensors: Sequence[Tensor], addresses: tuple[int, ...]) -> None:
+        """Launch on the current stream of the tensors' device; ``addresses`` are those of ``tensors``."""
+        index = self._device_index
+        if index is None:
+            self.through_triton(tensors)
+        elif driver.active.get_current_device() != index:
+            with torch.cuda.device(index):
+                self(tensors, addresses)
+        elif self._direct is None or _is_watched():
+            self._direct = _direct_launch(self.through_triton(tensors), self, len(tensors))
+        else:
+            self._direct(driver.active.get_current_stream(index), addresses)
+
+    def through_triton(self, tensors: Sequence[Tensor]) -> Any:
+        """Launch on the current device as anybody would; returns the compiled kernel, if there is one."""
+        return self.kernel[self.grid](*tensors, *self.scalars, **self.constants)
+
+
+def _is_watched() -> bool:
+    """Whether launches must be seen by hooks, as profilers set them, or compiled anew for debugging."""
+    runtime = knobs.runtime
+    return bool(_calls(runtime.launch_enter_hook) or _calls(runtime.launch_exit_hook) or runtime.debug)
+
+
+def _calls(hook: Any) -> Any:
+    """True where somebody put a plain function in the place of Triton's chain of hooks."""
+    return hook is not None and getattr(hook, "calls", True)
+
+
+def _direct_launch(compiled: Any, launch: KernelLaunch, num_tensors: int) -> _Direct | None:
+    """Triton 3.6's last step alone: the C function that it builds for each signature. None elsewhere."""
+    if VERSION != (3, 6) or compiled is None or compiled.metadata.target.backend != "cuda":
+        return None
+    launcher = compiled.run
+    if launcher.global_scratch_size or launcher.profile_scratch_size:
+        return None  # memory that Triton allocates for each launch
+    begin = partial(launcher.launch, *(*launch.grid, 1, 1)[:3])
+    no_scratch, no_hooks = (None, None), (None, None, None)
+    attributes = (launcher.launch_cooperative_grid, launcher.launch_pdl)
+    fixed = (compiled.function, *attributes, *no_scratch, compiled.packed_metadata, *no_hooks)
+    names = launch.kernel.arg_names[num_tensors + len(launch.scalars) :]
+    rest = (*launch.scalars, *(launch.constants[name] for name in names))
+
+    def direct(stream: int, addresses: tuple[int, ...]) -> None:
+        begin(stream, *fixed, *addresses, *rest)
+
+    return direct

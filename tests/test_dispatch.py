@@ -1,0 +1,408 @@
+"""What was checked once is launched as it is, and only that: the key of a call holds all that checks and Triton see."""
+
+import threading
+from collections import Counter
+from contextlib import contextmanager
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recoverssm import ArgumentError, CommitContext, CommitPlan, GateParams, LayerTable, ShapeError, dispatch
+from recoverssm.dispatch import MAX_KEPT, Prepared, TensorMeta, describe
+from recoverssm.ops import commit_plan, commit_state, compact_conv, full_state_verify, verify
+from recoverssm.triton_compat import KernelLaunch
+from tests.windows import FULL, Window, int32, storage_bits
+
+
+@contextmanager
+def noted_launches():
+    """Kernel, grid, scalars and constants of what would be launched."""
+    launches = []
+
+    def note(launch, tensors, addresses):
+        assert addresses == tuple(tensor.data_ptr() for tensor in tensors)
+        launches.append((launch.kernel, launch.grid, launch.scalars, launch.constants))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(KernelLaunch, "__call__", note)
+        yield launches
+
+
+@pytest.fixture
+def launches():
+    with noted_launches() as launches:
+        yield launches
+
+
+# --- good calls of every op, as keyword arguments
+
+
+def verify_call():
+    window = Window(FULL, "cpu")
+    names = ("q", "k", "v", "raw_gate", "raw_beta")
+    return dict(
+        zip(names, window.activations, strict=True),
+        checkpoint_state=window.checkpoint_states[0],
+        records=window.records[0],
+        gate=window.layer_gate(),
+        query_start_loc=window.query_start_loc,
+        state_indices=window.state_indices,
+        out=window.out,
+    )
+
+
+def full_state_call():
+    call = verify_call()
+    del call["records"]
+    call["state_pool"] = call.pop("checkpoint_state")
+    return call | {"state_indices": int32([[1, 2, 3, 4]] * 3, "cpu"), "num_accepted": int32([1, 1, 1], "cpu")}
+
+
+def commit_plan_call():
+    rows = int32([1, 2, 3], "cpu")
+    plan = CommitPlan(*(int32([9, 9, 9], "cpu") for _ in range(3)))
+    starts = int32([0, 4, 8, 12], "cpu")
+    return {
+        "num_sampled": rows,
+        "query_start_loc": starts,
+        "state_indices": rows.clone(),
+        "plan": plan,
+        "spec_query_len": 4,
+        "request_indices": rows.clone(),
+    }
+
+
+def commit_state_call():
+    window = Window(FULL, "cpu")
+    return {
+        "checkpoint_states": LayerTable.of("states", window.checkpoint_states),
+        "corrections": LayerTable.of("corrections", [records.correction for records in window.records]),
+        "key_gates": LayerTable.of("key_gates", [records.key_gate for records in window.records]),
+        "plan": window.plan([1, 1, 1]),
+        "gate": window.gate,
+    }
+
+
+def conv_call():
+    plan = CommitPlan(*(int32([1, 1], "cpu") for _ in range(3)))
+    return {"conv_states": LayerTable.of("conv", [torch.zeros(3, 6, 24)]), "plan": plan, "conv_width": 4}
+
+
+OPS = {
+    verify: verify_call,
+    full_state_verify: full_state_call,
+    commit_plan: commit_plan_call,
+    commit_state: commit_state_call,
+    compact_conv: conv_call,
+}
+
+# --- faults, and changes that are none
+
+
+def shifted(tensor):
+    """The same values one element on, so that the address is no multiple of 16."""
+    room = torch.zeros(tensor.numel() + 1, dtype=tensor.dtype, device=tensor.device)
+    return room[1:].view(tensor.shape).copy_(tensor)
+
+
+TENSOR_CHANGES = {
+    "none": lambda x: x,
+    "shifted": shifted,
+    "half": lambda x: x.half(),
+    "long": lambda x: x.long(),
+    "float": lambda x: x.float(),
+    "elsewhere": lambda x: x.to("meta"),
+    "shorter": lambda x: x[:-1],
+    "empty": lambda x: x[:0],
+    "narrower": lambda x: x[..., :-1],
+    "padded": lambda x: torch.stack([x, x], dim=-1)[..., 0],
+    "spaced": lambda x: torch.cat([x, x], dim=-1)[..., : x.shape[-1]],
+    "deeper": lambda x: x[None],
+    "flat": lambda x: x.flatten(),
+    "turned": lambda x: x.transpose(0, -1).contiguous().transpose(0, -1),
+    "broadcast": lambda x: x[:1].expand(x.shape),
+}
+OPTION_CHANGES = {
+    "spec_query_len": [4, 4.0, 0, 1, True, 16, 17],
+    "conv_width": [4, 4.0, 1, 2, 7, 8],
+    "request_indices": [None],
+}
+
+
+def parts_of(value, path=()):
+    """Every tensor in the arguments, by the path that leads to it."""
+    if isinstance(value, torch.Tensor):
+        yield path
+    elif isinstance(value, LayerTable):
+        yield (*path, "tensors")
+    elif isinstance(value, dict):
+        for name, inner in value.items():
+            yield from parts_of(inner, (*path, name))
+    elif hasattr(value, "__dataclass_fields__"):
+        for name in value.__dataclass_fields__:
+            yield from parts_of(getattr(value, name), (*path, name))
+
+
+def changed(value, path, change):
+    if not path:
+        return change(value)
+    name, *rest = path
+    if name == "tensors":
+        return LayerTable.of("table", [change(tensor) for tensor in value.tensors])
+    if isinstance(value, dict):
+        return value | {name: changed(value[name], rest, change)}
+    fields = {each: getattr(value, each) for each in value.__dataclass_fields__}
+    return type(value)(**fields | {name: changed(fields[name], rest, change)})
+
+
+def outcome(op, call, launches):
+    """What an op does with a call: what it launches, or what it raises."""
+    launches.clear()
+    try:
+        op(**call)
+    except Exception as error:
+        assert not launches
+        return type(error), str(error)
+    return list(launches)
+
+
+@st.composite
+def variants(draw, call):
+    """The call with up to two things changed."""
+    for _ in range(draw(st.integers(1, 2))):
+        name = draw(st.sampled_from([*(set(OPTION_CHANGES) & set(call)), "lower_bound", *["tensor"] * 12]))
+        if name == "tensor":
+            path = draw(st.sampled_from(list(parts_of(call))))
+            change = TENSOR_CHANGES[draw(st.sampled_from(sorted(TENSOR_CHANGES)))]
+            try:
+                call = changed(call, path, change)
+            except (ArgumentError, RuntimeError, IndexError, AttributeError):
+                continue  # no such tensor, or already changed into nothing
+        elif name == "lower_bound":
+            if "gate" in call:
+                gate = call["gate"]
+                bound = draw(st.sampled_from([None, -5.0, -5, -1.0]))
+                call = call | {"gate": GateParams(gate.A_log, gate.dt_bias, bound)}
+        else:
+            call = call | {name: draw(st.sampled_from(OPTION_CHANGES[name]))}
+    return call
+
+
+@pytest.mark.parametrize("op", OPS, ids=lambda op: op.__name__)
+@given(data=st.data())
+def test_a_call_among_others_ends_as_it_would_alone(op, data):
+    """Whatever came before: accepted with the same launch, or refused with the same words, again and again."""
+    good = OPS[op]()
+    calls = [good, *(data.draw(variants(good)) for _ in range(3))]
+    order = data.draw(st.lists(st.sampled_from(range(len(calls))), min_size=4, max_size=10))
+    with noted_launches() as launches:
+        alone = []
+        for call in calls:
+            with pytest.MonkeyPatch.context() as forget:
+                module = op.__globals__
+                prepared = module[f"_{op.__name__}"]
+                forget.setitem(module, f"_{op.__name__}", Prepared(prepared.prepare))
+                alone.append(outcome(op, call, launches))
+        assert alone[0]
+        assert isinstance(alone[0], list)
+
+        for number in order:
+            assert outcome(op, calls[number], launches) == alone[number]
+
+
+def test_calls_that_look_alike_are_prepared_once_and_any_difference_counts(launches):
+    prepared_for = []
+
+    @Prepared
+    def op(tensors, *options):
+        prepared_for.append((tensors, options))
+        return KernelLaunch(object(), (len(prepared_for),), tensors[0].device, constants={})
+
+    x = torch.zeros(4, 8)
+    alike = torch.ones(4, 8)
+    different = [
+        shifted(x),
+        x.double(),
+        x[:2],
+        x.t().contiguous().t(),
+        torch.zeros(4, 16)[:, :8],
+        x.to("meta"),
+        x[None],
+    ]
+
+    for tensor in (x, alike, *different, x, *different):
+        op((tensor,))
+    for option in (1, 1.0, True, None, 1):
+        op((x,), option)
+
+    assert [tensors[0] for tensors, _ in prepared_for[:8]] == [describe(tensor) for tensor in (x, *different)]
+    assert [options for _, options in prepared_for[8:]] == [(1,), (1.0,), (True,), (None,)]
+    assert [grid for _, grid, _, _ in launches] == [
+        *((n,) for n in (1, 1, 2, 3, 4, 5, 6, 7, 8)),
+        *((n,) for n in (1, 2, 3, 4, 5, 6, 7, 8)),
+        *((n,) for n in (9, 10, 11, 12, 9)),
+    ]
+
+
+def test_each_misaligned_tensor_is_told_apart(launches):
+    prepared_for = []
+
+    @Prepared
+    def op(tensors):
+        prepared_for.append([tensor.aligned for tensor in tensors])
+
+    x = torch.zeros(8)
+    op((x, x))
+    op((shifted(x), x))
+    op((x, shifted(x)))
+    op((x, x))
+
+    assert prepared_for == [[True, True], [False, True], [True, False]]
+    assert launches == []  # None is prepared: nothing to do
+
+
+def test_a_refusal_is_never_kept(launches):
+    refusals = []
+
+    @Prepared
+    def op(tensors):
+        refusals.append(tensors)
+        raise ShapeError("no")
+
+    for _ in range(3):
+        with pytest.raises(ShapeError, match="no"):
+            op((torch.zeros(2),))
+    assert len(refusals) == 3
+
+
+def test_no_more_launches_are_kept_than_the_limit_and_no_tensor_is(launches, monkeypatch):
+    monkeypatch.setattr(dispatch, "MAX_KEPT", 2)
+    prepared_for = Counter()
+
+    @Prepared
+    def op(tensors):
+        prepared_for[tensors[0].shape[0]] += 1
+        return KernelLaunch(object(), (1,), tensors[0].device, constants={})
+
+    for size in (1, 2, 1, 3, 1, 2):
+        op((torch.zeros(size),))
+
+    assert MAX_KEPT > 100
+    assert prepared_for == {1: 1, 2: 2, 3: 1}
+    assert not any(isinstance(x, torch.Tensor) for x in describe(torch.zeros(1)))
+
+
+def test_threads_share_what_is_kept(launches):
+    window = Window(FULL, "cpu")
+    errors, good = [], commit_plan_call()
+    sizes = [window.state_indices[:1], window.state_indices[:2], window.state_indices]
+
+    def work(number):
+        for i in range(200):
+            n = 1 + (i + number) % 3
+            plan = CommitPlan(*(int32([9] * n, "cpu") for _ in range(3)))
+            call = good | {"state_indices": sizes[n - 1], "plan": plan, "request_indices": None}
+            try:
+                commit_plan(**call | {"query_start_loc": good["query_start_loc"][: n + 1]})
+                with pytest.raises(ShapeError):
+                    commit_plan(**call | {"query_start_loc": good["query_start_loc"][:n]})
+            except BaseException as error:  # whatever it is, the test must see it
+                errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert errors == []
+    assert len(launches) == 8 * 200
+
+
+def test_a_tensor_that_was_resized_in_place_is_looked_at_again(launches):
+    call = verify_call()
+    call["out"] = torch.zeros(call["v"].shape, dtype=call["v"].dtype)
+    verify(**call)
+    call["out"].resize_(call["v"].shape[0], 1, 1)
+
+    with pytest.raises(ShapeError, match="out: expected"):
+        verify(**call)
+
+
+def test_what_is_no_tensor_is_refused():
+    with pytest.raises(AttributeError, match="NoneType"):
+        verify(**verify_call() | {"k": None})
+
+
+def test_the_plan_of_a_context_is_the_same_view_each_time(launches):
+    window = Window(FULL, "cpu")
+    context = CommitContext(window.checkpoint_states, window.records, [], window.gate, max_num_rows=3)
+    rows, starts = int32([1, 1, 1], "cpu"), window.query_start_loc
+
+    first = context.commit(rows, starts, window.state_indices)
+    shorter = context.commit(rows, starts[:3], window.state_indices[:2])
+
+    assert context.commit(rows, starts, window.state_indices) is first
+    assert shorter.commit_lens.shape == (2,)
+    assert shorter.final_slots.data_ptr() == first.final_slots.data_ptr()
+
+
+def test_metadata_is_that_of_the_tensor():
+    tensor = torch.zeros(4, 8, dtype=torch.bfloat16)[:, 1:3]
+
+    assert describe(tensor) == TensorMeta((4, 2), torch.bfloat16, torch.device("cpu"), (8, 1), False)
+
+
+def verified(device, spoil=lambda tensor: tensor):
+    """Every bit that a verify on ``device`` writes; ``spoil`` may move q."""
+    window = Window(FULL, device)
+    q, *others = window.activations
+    arguments = (window.checkpoint_states[0], window.records[0], window.layer_gate())
+    verify(spoil(q), *others, *arguments, window.query_start_loc, window.state_indices, out=window.out)
+    written = (window.out, window.records[0].correction, window.records[0].key_gate)
+    return [storage_bits(tensor).cpu() for tensor in written]
+
+
+def same_bits(actual, expected):
+    return all(torch.equal(one, other) for one, other in zip(actual, expected, strict=True))
+
+
+@pytest.mark.gpu
+def test_a_direct_launch_writes_what_the_first_did_whatever_lies_between():
+    expected = verified("cuda")
+
+    for spoil in (torch.clone, shifted, torch.clone, shifted, shifted, torch.clone):
+        assert same_bits(verified("cuda", spoil), expected)
+
+
+@pytest.mark.gpu
+def test_a_launch_goes_to_the_stream_that_is_current():
+    window = Window(FULL, "cuda")
+    call = dict(zip(("q", "k", "v", "raw_gate", "raw_beta"), window.activations, strict=True))
+    call |= {"checkpoint_state": window.checkpoint_states[0], "records": window.records[0], "out": window.out}
+    call |= {"query_start_loc": window.query_start_loc, "state_indices": window.state_indices}
+    call["gate"] = window.layer_gate()
+    for _ in range(2):
+        verify(**call)
+    expected = storage_bits(window.out)
+    graph = torch.cuda.CUDAGraph()
+
+    with torch.cuda.graph(graph):  # on a stream of its own: a launch elsewhere would not be in it
+        verify(**call)
+
+    window.out.zero_()
+    graph.replay()
+    assert torch.equal(storage_bits(window.out), expected)
+
+
+@pytest.mark.gpu
+def test_tensors_on_another_gpu_than_the_current_one():
+    if torch.cuda.device_count() < 2:
+        pytest.skip("one GPU")
+    expected = verified("cuda:0")
+
+    for device in ("cuda:1", "cuda:0", "cuda:1"):
+        assert same_bits(verified(device), expected)
+        assert torch.cuda.current_device() == 0

@@ -1,0 +1,80 @@
+"""Launches that skip Triton's own path pass what it would have passed; compiled for sm_90 where there is no GPU."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import triton
+
+from recoverssm import triton_compat
+from recoverssm.triton_compat import KernelLaunch
+
+ROOT = Path(__file__).parents[1]
+
+
+def direct_launches(*options):
+    env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"} | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, str(ROOT / "tests/direct_launches.py"), *options]
+    done = subprocess.run(command, env=env, text=True, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_a_direct_launch_passes_what_triton_would():
+    found = direct_launches()
+
+    assert len(found) == 13
+    for launch in found:
+        assert launch["same"]
+        assert launch["stream"] == 70  # of the tensors' device, which was not always the current one
+        assert launch["hook_calls"] == 1
+        assert launch["through_triton"] == (1 if triton_compat.VERSION == (3, 6) else 2)
+
+
+def test_an_unknown_version_goes_through_triton_every_time():
+    for launch in direct_launches("--unknown-version"):
+        assert launch["same"]
+        assert launch["through_triton"] == 2
+
+
+def test_calls_that_share_a_launch_want_the_same_kernel_of_triton():
+    """What a call is kept under holds all that Triton specialises on: types, ones, multiples of 16."""
+    found = direct_launches("--specialisations")
+
+    assert sum(calls for calls, _ in found) == 4000
+    assert sum(calls for calls, _ in found if calls > 1) > 500  # else the test says little
+    assert {kernels for _, kernels in found} == {1}
+
+
+@pytest.mark.parametrize(
+    ("hook", "debug", "watched"),
+    [
+        (triton.knobs.HookChain(), False, False),
+        (None, False, False),
+        (lambda _: None, False, True),
+        (triton.knobs.HookChain(), True, True),
+    ],
+)
+def test_who_watches_launches_is_noticed(hook, debug, watched, monkeypatch):
+    monkeypatch.setattr(triton.knobs.runtime, "launch_enter_hook", hook)
+    monkeypatch.setattr(triton.knobs.runtime, "debug", debug)
+
+    assert triton_compat._is_watched() is watched
+
+
+class Kernel:
+    """Stands in for a kernel."""
+
+    def __getitem__(self, grid):
+        return lambda *arguments, **constants: (grid, arguments, constants)
+
+
+def test_on_the_cpu_a_launch_goes_to_the_interpreter():
+    launch = KernelLaunch(Kernel(), (2,), torch.device("cpu"), scalars=(0.5, 3), constants={"T": 4})
+
+    assert launch.through_triton(("q", "k")) == ((2,), ("q", "k", 0.5, 3), {"T": 4})
+    assert launch((torch.zeros(1),), (0,)) is None
