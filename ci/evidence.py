@@ -37,6 +37,7 @@ SOURCES = (
     "recoverssm/kernels",
     "recoverssm/ops",
     "recoverssm/launch.py",
+    "recoverssm/launch_table.toml",
     "recoverssm/dispatch.py",
     "recoverssm/triton_compat.py",
     "recoverssm/committer.py",

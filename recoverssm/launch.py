@@ -1,17 +1,26 @@
-"""Launch table: which tile and warps an op uses for a state dtype and grid size. Data with provenance, no autotuning.
+"""Which kernel an op launches, in tiles of which size: rows of data with provenance, no autotuning at call time.
 
-A row applies from ``min_heads`` request-heads (rows x heads) up; the last row that applies wins.
+An op may have several kernels, its *forms*, that take the same arguments: a portable one that any card runs, and others
+for cards, Triton versions and shapes that they were written for. ``launch_table.toml`` has the rows; ``ci tune`` writes
+them. Of the rows whose form fits a launch, the most special one is taken.
 """
 
+import tomllib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 
 from recoverssm.dispatch import TensorMeta
 from recoverssm.errors import ConfigError
 from recoverssm.triton_compat import KernelLaunch
+
+TABLE = Path(__file__).with_name("launch_table.toml")
+
+STATE_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,75 +29,91 @@ class LaunchRow:
 
     Attributes:
         arch: compute capability, 90 for sm_90; 0 for any.
+        form: which of the op's kernels.
         min_heads: the fewest request-heads (rows x heads) it is meant for.
-        block_v: value rows per program.
-        inner_k: BK, channels of K that lie side by side in a tile (kernels/recurrence.py).
-        num_stages: software pipeline depth of the token loop.
+        min_tokens: the shortest window (T) it is meant for.
+        constants: compile-time parameters of the form and launch options such as num_warps; BV, the value rows of a
+            program, is always among them.
         source: card, date and figure, or why there is none.
     """
 
-    arch: int
     op: str
+    arch: int
     state_dtype: torch.dtype
+    form: str
     min_heads: int
-    block_v: int
-    inner_k: int
-    num_warps: int
-    num_stages: int
+    min_tokens: int
+    constants: Mapping[str, Any]
     source: str
 
 
-FP32, BF16 = torch.float32, torch.bfloat16
-_UNTUNED = "portable default, not tuned"
+class Problem(NamedTuple):
+    """What a launch is for.
+
+    Attributes:
+        arch: of the device; 0 on the CPU, where the interpreter runs.
+        num_heads: request-heads, rows x heads.
+        lower_bound: of the gate; None for the unbounded one.
+        aligned: whether rows of states, activations and records all begin at multiples of 16 bytes.
+    """
+
+    op: str
+    arch: int
+    state_dtype: torch.dtype
+    num_heads: int
+    spec_query_len: int
+    key_dim: int
+    value_dim: int
+    lower_bound: float | None
+    aligned: bool
 
 
-def _h200(figure: str) -> str:
-    return f"NVIDIA H200, torch 2.11, Triton 3.6, 2026-11-29, H=12, T=8: {figure}"
+class Form(NamedTuple):
+    """One kernel of an op, and which launches it is right for."""
 
-
-LAUNCH_TABLE: tuple[LaunchRow, ...] = (
-    LaunchRow(0, "verify", FP32, 0, 16, 32, 1, 3, _UNTUNED),
-    LaunchRow(0, "verify", BF16, 0, 16, 32, 1, 3, _UNTUNED),
-    LaunchRow(90, "verify", FP32, 0, 4, 32, 1, 3, _h200("7.5 us at B=1; BV=16 7.7")),
-    LaunchRow(90, "verify", FP32, 96, 32, 32, 1, 3, _h200("11.1 us at B=8; BV=16 11.7")),
-    LaunchRow(90, "verify", FP32, 384, 16, 32, 1, 3, _h200("28.5 us at B=32; [BV, K] tiles 36.7")),
-    LaunchRow(90, "verify", FP32, 1536, 32, 32, 1, 3, _h200("94.5 us at B=128; BV=16 99.8")),
-    LaunchRow(90, "verify", BF16, 0, 8, 32, 1, 3, _h200("7.0 us at B=1; BV=16 7.9")),
-    LaunchRow(90, "verify", BF16, 96, 32, 32, 1, 3, _h200("10.3 / 28.0 / 88.2 us at B=8 / 32 / 128")),
-    LaunchRow(0, "full_state_verify", FP32, 0, 16, 32, 1, 3, _UNTUNED),
-    LaunchRow(0, "full_state_verify", BF16, 0, 16, 32, 1, 3, _UNTUNED),
-    LaunchRow(90, "full_state_verify", FP32, 0, 4, 32, 1, 3, _h200("7.0 us at B=1; BV=16 8.9")),
-    LaunchRow(90, "full_state_verify", FP32, 96, 8, 32, 1, 3, _h200("19.1 us at B=8; BV=16 19.4")),
-    LaunchRow(90, "full_state_verify", FP32, 384, 16, 64, 1, 1, _h200("65.5 / 251 us at B=32 / 128; BK=32 67.9")),
-    LaunchRow(90, "full_state_verify", BF16, 0, 4, 32, 1, 3, _h200("7.7 us at B=1; BV=8 8.0")),
-    LaunchRow(90, "full_state_verify", BF16, 96, 16, 32, 1, 3, _h200("13.7 us at B=8; BV=32 14.0")),
-    LaunchRow(90, "full_state_verify", BF16, 384, 32, 32, 1, 3, _h200("44.4 / 140 us at B=32 / 128; BV=16 45.1 / 167")),
-    LaunchRow(0, "commit_state", FP32, 0, 16, 32, 1, 3, _UNTUNED),
-    LaunchRow(0, "commit_state", BF16, 0, 16, 32, 1, 3, _UNTUNED),
-    LaunchRow(
-        90, "commit_state", FP32, 0, 16, 32, 1, 3, _h200("926 us per 69 layers at B=32, accept 4; not pipelined 1035")
-    ),
-    LaunchRow(
-        90, "commit_state", BF16, 0, 16, 32, 1, 3, _h200("589 us per 69 layers at B=32, accept 4; not pipelined 829")
-    ),
-)
+    kernel: Any
+    fits: Callable[[Problem], bool] = lambda problem: True
 
 
 @cache
-def select(arch: int, op: str, state_dtype: torch.dtype, num_heads: int) -> LaunchRow:
-    """The row for ``num_heads`` request-heads (rows x heads): rows of this arch come before portable ones.
+def load_table(path: Path = TABLE) -> tuple[LaunchRow, ...]:
+    """The rows of a launch table.
 
     Raises:
-        ConfigError: no row names this op and dtype.
+        ConfigError: a row lacks a field, has one too many, or names an unknown dtype.
+    """
+    rows = []
+    for entry in tomllib.loads(path.read_text())["row"]:
+        try:
+            rows.append(LaunchRow(**{"min_heads": 0, "min_tokens": 1} | entry | _dtype(entry)))
+        except (KeyError, TypeError) as error:
+            raise ConfigError(f"{path.name}: expected the fields of LaunchRow, got {entry}: {error}") from error
+    return tuple(rows)
+
+
+def _dtype(entry: Mapping[str, Any]) -> dict[str, torch.dtype]:
+    return {"state_dtype": STATE_DTYPES[entry["state_dtype"]]}
+
+
+def select(problem: Problem, forms: Mapping[str, Form]) -> LaunchRow:
+    """The row for a launch: rows of its arch come before portable ones, then longer windows, then larger grids.
+
+    Raises:
+        ConfigError: no row fits.
     """
     rows = [
         row
-        for row in LAUNCH_TABLE
-        if row.arch in (arch, 0) and row.op == op and row.state_dtype == state_dtype and row.min_heads <= num_heads
+        for row in load_table()
+        if (row.op, row.state_dtype) == (problem.op, problem.state_dtype)
+        and row.arch in (problem.arch, 0)
+        and row.min_heads <= problem.num_heads
+        and row.min_tokens <= problem.spec_query_len
+        and row.form in forms
+        and forms[row.form].fits(problem)
     ]
     if not rows:
-        raise ConfigError(f"launch table: no row for op {op!r} with state dtype {state_dtype}")
-    return max(rows, key=lambda row: (row.arch, row.min_heads))
+        raise ConfigError(f"launch table: no row for {problem}")
+    return max(rows, key=lambda row: (row.arch, row.min_tokens, row.min_heads))
 
 
 @cache
@@ -102,40 +127,44 @@ def device_arch(device: torch.device) -> int:
 
 def tiled_launch(
     op: str,
-    kernel: Any,
+    forms: Mapping[str, Form],
     state: TensorMeta,
     num_rows: int,
     spec_query_len: int,
     lower_bound: float | None,
     *scalars: float,
+    aligned: bool,
     num_layers: int = 1,
     **constants: Any,
 ) -> KernelLaunch:
     """The launch of a kernel whose programs handle tiles of states [P, H, V, K], as the launch table has it.
 
+    Every form takes the constants H, T, K, V and BOUNDED besides those of its row, and a grid of value tiles, heads and
+    rows (first axis, value tiles fastest) by layers (second axis).
+
     Args:
         lower_bound: of the gate, the kernel's first scalar; None for the unbounded form. ``scalars`` follow.
-        constants: what this kernel has beyond those that all such kernels have.
+        aligned: as in ``Problem``.
+        constants: what this op's kernels have beyond those that all such kernels have.
     """
     _, num_heads, value_dim, key_dim = state.shape
-    row = select(device_arch(state.device), op, state.dtype, num_rows * num_heads)
-    block_v = min(row.block_v, value_dim)
+    arch, request_heads = device_arch(state.device), num_rows * num_heads
+    sizes = (request_heads, spec_query_len, key_dim, value_dim)
+    row = select(Problem(op, arch, state.dtype, *sizes, lower_bound, aligned), forms)
+    tile = dict(row.constants)
+    for name, size in (("BV", value_dim), ("BK", key_dim)):
+        if name in tile:
+            tile[name] = min(tile[name], size)
+    shape = {"H": num_heads, "T": spec_query_len, "K": key_dim, "V": value_dim, "BOUNDED": lower_bound is not None}
     return KernelLaunch(
-        kernel,
-        (num_rows * num_heads * (value_dim // block_v), num_layers),
+        forms[row.form].kernel,
+        (request_heads * (value_dim // tile["BV"]), num_layers),
         state.device,
         scalars=(lower_bound or 0.0, *scalars),
-        constants={
-            "H": num_heads,
-            "T": spec_query_len,
-            "K": key_dim,
-            "V": value_dim,
-            "BV": block_v,
-            "BK": min(row.inner_k, key_dim),
-            "BOUNDED": lower_bound is not None,
-            "NUM_STAGES": row.num_stages,
-            "num_warps": row.num_warps,
-            "enable_fp_fusion": True,
-            **constants,
-        },
+        constants=shape | {"enable_fp_fusion": True} | tile | constants,
     )
+
+
+def rows_aligned(*tensors: TensorMeta) -> bool:
+    """Whether every row along the first dimension begins at a multiple of 16 bytes."""
+    return all(meta.aligned and meta.strides[0] * meta.dtype.itemsize % 16 == 0 for meta in tensors)

@@ -1,45 +1,110 @@
-"""The launch table: every op has a row for every state dtype on any card, and each says where it comes from."""
+"""The launch table: every op has a row for every launch on any card, and each row says where it comes from."""
 
 import pytest
 import torch
 
 from recoverssm import ConfigError
-from recoverssm.launch import LAUNCH_TABLE, device_arch, select
+from recoverssm.dispatch import describe
+from recoverssm.launch import STATE_DTYPES, Form, Problem, device_arch, load_table, rows_aligned, select
+from recoverssm.ops.commit_state import FORMS as COMMIT_STATE
+from recoverssm.ops.full_state import FORMS as FULL_STATE
+from recoverssm.ops.verify import FORMS as VERIFY
 
-OPS = ("verify", "full_state_verify", "commit_state")
+FORMS = {"verify": VERIFY, "full_state_verify": FULL_STATE, "commit_state": COMMIT_STATE}
+
+ROW = """
+[[row]]
+op = "verify"
+arch = 0
+state_dtype = "fp32"
+form = "recurrence"
+constants = { BV = 16, num_warps = 1 }
+source = "not tuned"
+"""
 
 
-@pytest.mark.parametrize("op", OPS)
-@pytest.mark.parametrize("state_dtype", [torch.float32, torch.bfloat16])
+def problem(op="verify", arch=90, state_dtype=torch.float32, num_heads=384, **changed):
+    sizes = {"spec_query_len": 8, "key_dim": 128, "value_dim": 128, "lower_bound": -5.0, "aligned": True}
+    return Problem(op, arch, state_dtype, num_heads, **sizes | changed)
+
+
+@pytest.mark.parametrize("op", FORMS)
+@pytest.mark.parametrize("state_dtype", STATE_DTYPES.values())
 @pytest.mark.parametrize("arch", [0, 80, 90, 100, 103])
 @pytest.mark.parametrize("num_heads", [1, 12, 384, 100_000])
-def test_every_op_dtype_arch_and_grid_has_a_row(op, state_dtype, arch, num_heads):
-    row = select(arch, op, state_dtype, num_heads)
+@pytest.mark.parametrize(
+    "changed",
+    [{}, {"spec_query_len": 1}, {"spec_query_len": 16}, {"key_dim": 64}, {"lower_bound": None}, {"aligned": 0}],
+)
+def test_every_launch_of_any_card_has_a_row(op, state_dtype, arch, num_heads, changed):
+    asked = problem(op, arch, state_dtype, num_heads, **changed)
+    row = select(asked, FORMS[op])
 
     assert (row.op, row.state_dtype) == (op, state_dtype)
     assert row.arch in (arch, 0)
     assert row.min_heads <= num_heads
+    assert row.min_tokens <= asked.spec_query_len
+    assert FORMS[op][row.form].fits(asked)
 
 
-def test_rows_of_the_arch_come_before_portable_ones_and_larger_grids_before_smaller():
-    assert select(90, "verify", torch.float32, 12).arch == 90
-    assert select(100, "verify", torch.float32, 12).arch == 0
-    assert select(90, "verify", torch.float32, 384).min_heads == 384
+def test_rows_of_the_arch_come_first_then_longer_windows_then_larger_grids(tmp_path, monkeypatch):
+    table = tmp_path / "table.toml"
+    rows = [ROW, ROW + "min_heads = 96", ROW + "min_tokens = 9", ROW.replace("arch = 0", "arch = 90")]
+    table.write_text("".join(rows))
+    monkeypatch.setattr("recoverssm.launch.load_table", lambda: load_table(table))
+    chosen = [
+        select(problem(arch=arch, num_heads=heads, spec_query_len=tokens), FORMS["verify"])
+        for arch, heads, tokens in [(80, 12, 8), (80, 96, 8), (80, 96, 9), (90, 96, 9)]
+    ]
+
+    assert [(row.arch, row.min_heads, row.min_tokens) for row in chosen] == [
+        (0, 0, 1),
+        (0, 96, 1),
+        (0, 0, 9),
+        (90, 0, 1),
+    ]
 
 
-def test_rows_are_unique_valid_and_state_their_source():
-    keys = [(row.arch, row.op, row.state_dtype, row.min_heads) for row in LAUNCH_TABLE]
+def test_a_form_that_does_not_fit_leaves_the_launch_to_another(tmp_path, monkeypatch):
+    table = tmp_path / "table.toml"
+    table.write_text(ROW + ROW.replace("recurrence", "special").replace("arch = 0", "arch = 90"))
+    monkeypatch.setattr("recoverssm.launch.load_table", lambda: load_table(table))
+    forms = {"recurrence": Form(None), "special": Form(None, lambda launch: launch.aligned)}
+
+    assert select(problem(), forms).form == "special"
+    assert select(problem(aligned=False), forms).form == "recurrence"
+
+
+def test_rows_are_unique_of_known_forms_and_state_their_source():
+    keys = [(row.arch, row.op, row.state_dtype, row.form, row.min_heads, row.min_tokens) for row in load_table()]
 
     assert len(set(keys)) == len(keys)
-    for row in LAUNCH_TABLE:
-        assert row.block_v & (row.block_v - 1) == 0
-        assert row.inner_k & (row.inner_k - 1) == 0
+    for row in load_table():
+        assert row.form in FORMS[row.op]
+        assert row.constants["BV"] & (row.constants["BV"] - 1) == 0
         assert "H200" in row.source or "not tuned" in row.source
 
 
+@pytest.mark.parametrize("broken", [ROW.replace('"fp32"', '"fp8"'), ROW + "warps = 4", ROW.replace("arch = 0\n", "")])
+def test_a_broken_row_is_named(tmp_path, broken):
+    table = tmp_path / "table.toml"
+    table.write_text(broken)
+
+    with pytest.raises(ConfigError, match=r"table\.toml: expected the fields of LaunchRow, got .*'recurrence'"):
+        load_table(table)
+
+
 def test_an_op_without_a_row_is_an_error():
-    with pytest.raises(ConfigError, match="no row for op 'align'"):
-        select(90, "align", torch.float32, 1)
+    with pytest.raises(ConfigError, match=r"no row for .*op='align'"):
+        select(problem("align"), FORMS["verify"])
+
+
+def test_rows_are_aligned_when_address_and_stride_are():
+    memory = torch.zeros(64, 24, dtype=torch.bfloat16)
+
+    assert rows_aligned(describe(memory))
+    assert not rows_aligned(describe(memory[:, 1:]))
+    assert not rows_aligned(describe(memory.view(-1)[: 64 * 20].view(128, 10)))
 
 
 def test_the_cpu_has_no_arch():

@@ -1,5 +1,6 @@
 """What an op launches, without the op: the yardstick for what its checks cost the host."""
 
+import math
 from collections.abc import Sequence
 from unittest.mock import patch
 
@@ -25,6 +26,12 @@ def launches_of(call: Call) -> list[Launched]:
     with patch.object(KernelLaunch, "__call__", note):
         call()
     return launched
+
+
+def num_programs(call: Call, op: str) -> int:
+    """Programs of the launch of kernel ``op`` that ``call`` makes, over all layers."""
+    (grid,) = [launch.grid for launch, _ in launches_of(call) if op in launch.kernel.fn.__name__]
+    return math.prod(grid)
 
 
 def bare_launches(call: Call) -> Call:

@@ -7,7 +7,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from recoverssm import cost, launch
+from recoverssm import cost
 
 from .. import inputs
 from ..cases import BenchCase
@@ -90,13 +90,6 @@ def activation_bytes(case: BenchCase) -> int:
     """Inputs and outputs of one step, twice over: the checks hold a copy."""
     sizes = layer_sizes(case)
     return 2 * case.num_requests * case.shape.spec_query_len * (sizes.input_bytes + sizes.output_bytes)
-
-
-def num_programs(case: BenchCase, op: str, device: torch.device) -> int:
-    """Programs that one launch of ``op`` has per layer, from the launch table."""
-    num_heads = case.num_requests * case.shape.num_heads
-    row = launch.select(launch.device_arch(device), op, inputs.STATE_DTYPES[case.state_dtype], num_heads)
-    return num_heads * (case.shape.value_dim // min(row.block_v, case.shape.value_dim))
 
 
 def rotations(bytes_per_set: int, l2_bytes: int) -> int:

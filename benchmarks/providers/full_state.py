@@ -15,14 +15,13 @@ from ..checks import Checklist, num_non_finite
 from ..harness.records import Contract
 from ..harness.restore import SavedMemory
 from ..inputs import NUM_UNOWNED_SLOTS
-from .bare import host_series
+from .bare import host_series, num_programs
 from .base import (
     Call,
     Prepared,
     Series,
     activation_bytes,
     layer_sizes,
-    num_programs,
     ragged_query_start_loc,
     requested_bytes,
     rotations,
@@ -125,7 +124,7 @@ class PreparedFullState:
         verifies: tuple[Call, ...] = tuple(partial(self._verify_pool, pool) for pool in range(num_pools))
         first_layers = range(0, max(num_pools, case.num_layers), case.num_layers)
         steps: tuple[Call, ...] = tuple(partial(self._step_call, first_layer) for first_layer in first_layers)
-        programs = num_programs(case, "full_state_verify", self._out.device)
+        programs = num_programs(self._verify_nothing, "verify")
         restore = SavedMemory(self._pools).restore
         return [
             Series("verify", "graph-cold", verifies, verify_cost, 1, programs, restore),

@@ -16,14 +16,13 @@ from ..checks import Checklist, num_non_finite
 from ..harness.records import Contract
 from ..harness.restore import SavedMemory
 from ..inputs import NUM_UNOWNED_SLOTS, LayerSet
-from .bare import host_series
+from .bare import host_series, num_programs
 from .base import (
     Call,
     Prepared,
     Series,
     activation_bytes,
     layer_sizes,
-    num_programs,
     ragged_query_start_loc,
     requested_bytes,
     rotations,
@@ -203,11 +202,10 @@ class PreparedRecoverSSM:
                 for layer_set, context in zip(self._sets, self._contexts, strict=True)
             ],
         }
-        device = self._out.device
         num_kernels = {"commit": 3, "step": num_layers + 3}
         programs = {
-            "verify": num_programs(case, "verify", device),
-            "commit_state": num_layers * num_programs(case, "commit_state", device),
+            "verify": num_programs(self._verify_nothing, "verify"),
+            "commit_state": num_programs(self._commit_nothing, "commit_state"),
         }
         programs["commit"] = programs["commit_state"]  # which moves nearly all of its bytes
         restores = self._restores()

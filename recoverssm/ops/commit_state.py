@@ -18,9 +18,11 @@ from recoverssm.checks import (
 from recoverssm.dispatch import Prepared, TensorMeta, describe
 from recoverssm.errors import ShapeError
 from recoverssm.kernels.commit_state import _commit_state_kernel
-from recoverssm.launch import tiled_launch
+from recoverssm.launch import Form, tiled_launch
 from recoverssm.triton_compat import KernelLaunch
 from recoverssm.types import CommitPlan, GateParams, LayerTable
+
+FORMS = {"recurrence": Form(_commit_state_kernel)}
 
 
 def commit_state(
@@ -96,4 +98,4 @@ def _commit_state(
     if num_rows == 0:
         return None
     sizes, options = (num_rows, spec_query_len, lower_bound), {"num_layers": num_layers, "ALIGNED": aligned}
-    return tiled_launch("commit_state", _commit_state_kernel, state, *sizes, **options)
+    return tiled_launch("commit_state", FORMS, state, *sizes, aligned=aligned, **options)

@@ -16,9 +16,11 @@ from recoverssm.checks import (
 )
 from recoverssm.dispatch import Prepared, TensorMeta
 from recoverssm.kernels.full_state import _full_state_verify_kernel
-from recoverssm.launch import tiled_launch
+from recoverssm.launch import Form, rows_aligned, tiled_launch
 from recoverssm.triton_compat import KernelLaunch
 from recoverssm.types import GateParams
+
+FORMS = {"recurrence": Form(_full_state_verify_kernel)}
 
 
 def full_state_verify(
@@ -76,5 +78,5 @@ def _full_state_verify(tensors: Sequence[TensorMeta], lower_bound: float | None)
         return None
     strided = (q, k, v, raw_gate, raw_beta, out, state, state_indices)
     scalars = (q.shape[-1] ** -0.5, *(tensor.strides[0] for tensor in strided))
-    kernel = _full_state_verify_kernel
-    return tiled_launch("full_state_verify", kernel, state, num_rows, spec_query_len, lower_bound, *scalars)
+    sizes, aligned = (num_rows, spec_query_len, lower_bound), rows_aligned(q, k, v, raw_gate, out, state)
+    return tiled_launch("full_state_verify", FORMS, state, *sizes, *scalars, aligned=aligned)

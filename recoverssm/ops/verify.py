@@ -8,9 +8,11 @@ from torch import Tensor
 from recoverssm.checks import check_layer, check_out, check_records, check_row_vector
 from recoverssm.dispatch import Prepared, TensorMeta
 from recoverssm.kernels.verify import _verify_kernel
-from recoverssm.launch import tiled_launch
+from recoverssm.launch import Form, rows_aligned, tiled_launch
 from recoverssm.triton_compat import KernelLaunch
 from recoverssm.types import GateParams, Records
+
+FORMS = {"recurrence": Form(_verify_kernel)}
 
 
 def verify(
@@ -68,4 +70,5 @@ def _verify(tensors: Sequence[TensorMeta], lower_bound: float | None) -> KernelL
         return None
     strided = (q, k, v, raw_gate, raw_beta, out, state, correction, key_gate)
     scalars = (q.shape[-1] ** -0.5, *(tensor.strides[0] for tensor in strided))
-    return tiled_launch("verify", _verify_kernel, state, num_rows, spec_query_len, lower_bound, *scalars)
+    sizes, aligned = (num_rows, spec_query_len, lower_bound), rows_aligned(q, k, v, raw_gate, out, state)
+    return tiled_launch("verify", FORMS, state, *sizes, *scalars, aligned=aligned)
