@@ -1,7 +1,7 @@
 """``python -m benchmarks.launch_once``: one launch of each op of some cases between profiler marks, for Nsight Compute.
 
 Each op is called once before, so that it is compiled and its inputs are as a step leaves them; then once more between
-cudaProfilerStart and cudaProfilerStop. A listing says which launch was which op's, and what it should have read.
+cudaProfilerStart and cudaProfilerStop. A listing says which launch was which op's, and what it should read and write.
 """
 
 import json
@@ -115,6 +115,7 @@ def _launch(provider: Provider, case: BenchCase, device: torch.device, op: str |
                 "provider": provider.name,
                 "op": name,
                 "model_read_bytes": chosen[name].cost.read_bytes,
+                "model_write_bytes": chosen[name].cost.write_bytes,
             }
         )
     return found

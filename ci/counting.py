@@ -1,4 +1,4 @@
-"""Hardware counters of one launch per op: runs Nsight Compute on it, and holds what it read against the model."""
+"""Hardware counters of one launch per op: runs Nsight Compute on it, and holds reads and writes against the model."""
 
 import os
 import sys
@@ -26,6 +26,9 @@ REPORT_NAME = "counters.ncu-rep"
 NIGHTLY_SET = "smoke"  # counters of a night: six cases, and two that are large enough to compare
 L2_MULTIPLE = 4  # of the L2 that an op must read for its counted and modelled reads to be compared
 READ_TOLERANCE_PCT = 10.0  # what one launch reads beyond the model: indices, gates, a few sectors twice
+WRITE_TOLERANCE_PCT = 1.0  # that writes may fall short of the model; above it they are where sectors come in pieces
+SECTOR_BYTES = 32
+MIN_WRITE_SECTORS = 1000  # of a launch whose writes are compared
 
 
 class Launch(msgspec.Struct, frozen=True):
@@ -35,6 +38,7 @@ class Launch(msgspec.Struct, frozen=True):
     provider: str
     op: str
     model_read_bytes: int
+    model_write_bytes: int
 
 
 class Listing(msgspec.Struct, frozen=True):
@@ -136,6 +140,7 @@ def profile_facts(counted: Counted, folder: Path) -> dict[str, Any]:
     counter, launch = counted.counters[0], counted.launches[0]
     facts: dict[str, Any] = {"case": counter.case, "op": counter.op, "provider": counter.provider}
     facts |= {"kernel": launch.kernel, "model_read_bytes": counter.model_read_bytes}
+    facts |= {"model_write_bytes": counter.model_write_bytes}
     facts |= {name: launch.values.get(name, "not counted here") for name in ncu.PROFILED}
     return facts | {"report": str(folder / REPORT_NAME)}
 
@@ -167,19 +172,25 @@ def _counter(asked: Launch, launch: ncu.CountedLaunch, l2_bytes: int) -> Counter
         kernel=launch.kernel,
         reason=f"not counted here: {', '.join(absent)}" if absent else "",
         model_read_bytes=asked.model_read_bytes,
+        model_write_bytes=asked.model_write_bytes,
         **values,  # type: ignore[arg-type]  # the names are those of COUNTED
     )
-    read_bytes = counter.dram_read_bytes
-    if read_bytes is None:
+    doubts = []
+    if counter.l2_write_sectors is not None and asked.model_write_bytes >= MIN_WRITE_SECTORS * SECTOR_BYTES:
+        error_pct = 100 * (counter.l2_write_sectors * SECTOR_BYTES / asked.model_write_bytes - 1)
+        counter = msgspec.structs.replace(counter, write_error_pct=error_pct)
+        if error_pct < -WRITE_TOLERANCE_PCT:
+            doubts.append(f"wrote {error_pct:+.1f} % against the model, whose bytes are the least")
+    if counter.dram_read_bytes is not None and asked.model_read_bytes >= L2_MULTIPLE * l2_bytes:
+        error_pct = 100 * (counter.dram_read_bytes / asked.model_read_bytes - 1)
+        counter = msgspec.structs.replace(counter, read_error_pct=error_pct)
+        if abs(error_pct) > READ_TOLERANCE_PCT:
+            doubts.append(f"read {error_pct:+.1f} % against the model, more than {READ_TOLERANCE_PCT:g} % off")
+    if doubts:
+        return msgspec.structs.replace(counter, status="marked", reason="; ".join(doubts))
+    if counter.dram_read_bytes is None:
         return msgspec.structs.replace(counter, status="missing")
-    if asked.model_read_bytes < L2_MULTIPLE * l2_bytes:
-        return msgspec.structs.replace(counter, status="small")
-    error_pct = 100 * (read_bytes / asked.model_read_bytes - 1)
-    counter = msgspec.structs.replace(counter, read_error_pct=error_pct)
-    if abs(error_pct) <= READ_TOLERANCE_PCT:
-        return counter
-    reason = f"read {error_pct:+.1f} % against the model, more than {READ_TOLERANCE_PCT:g} % off"
-    return msgspec.structs.replace(counter, status="marked", reason=reason)
+    return msgspec.structs.replace(counter, status="small") if counter.read_error_pct is None else counter
 
 
 def show(counted: Counted, console: Console) -> None:
@@ -193,6 +204,7 @@ def show(counted: Counted, console: Console) -> None:
             _shown("model {:.1f} MB", c.model_read_bytes, 1e-6),
             _shown("{:+.1f} %", c.read_error_pct),
             _shown("L2 writes {:.0f} sectors", c.l2_write_sectors),
+            _shown("{:+.1f} %", c.write_error_pct),
             _shown("L2 hits {:.1f} %", c.l2_hit_pct),
             _shown("occupancy {:.1f} %", c.occupancy_pct),
             _shown("tensor pipe {:.1f} %", c.tensor_pipe_pct),

@@ -1,6 +1,6 @@
 """Nsight Compute from the outside: its command lines, the CSV it prints of a report, and how it says no.
 
-Written after the documentation of ncu 2025.3. Clocks stay as they are (``--clock-control none``); caches are flushed
+Seen with ncu 2025.3 on an H200. Clocks stay as they are (``--clock-control none``); caches are flushed
 before every pass, ncu's own default, so that each launch is cold.
 """
 
@@ -16,12 +16,16 @@ USUAL_PLACES = ("/usr/local/cuda/bin/ncu", "/opt/nvidia/nsight-compute/ncu")
 
 COUNTED = {
     "dram_read_bytes": "dram__bytes_read.sum",
-    "l2_write_sectors": "lts__t_sectors_op_write.sum",
+    "l2_write_sectors": "lts__t_sectors_srcunit_tex_op_write.sum",
     "l2_hit_pct": "lts__t_sector_hit_rate.pct",
     "occupancy_pct": "sm__warps_active.avg.pct_of_peak_sustained_active",
     "tensor_pipe_pct": "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active",
 }
-"""Fields of a record's counters, and ncu's names of them."""
+"""Fields of a record's counters, and ncu's names of them.
+
+Writes are those that the SMs send. ``lts__t_sectors_op_write`` also counts what the L2's two partitions pass to each
+other: on an H200 1.5 times what any kernel writes (docs/measuring.md, "Counters").
+"""
 
 PROFILED = {
     **COUNTED,

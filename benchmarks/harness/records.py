@@ -205,12 +205,14 @@ class Counter(Struct, frozen=True, kw_only=True):
     reason: str = ""  # why not ok
     kernel: str = ""
     dram_read_bytes: float | None = None
-    l2_write_sectors: float | None = None  # of 32 bytes
+    l2_write_sectors: float | None = None  # of 32 bytes, as the SMs send them
     l2_hit_pct: float | None = None
     occupancy_pct: float | None = None  # warps active, of what an SM holds
     tensor_pipe_pct: float | None = None  # of active cycles
     model_read_bytes: int | None = None  # compulsory DRAM reads, recoverssm/cost.py
     read_error_pct: float | None = None  # 100 * (dram_read_bytes / model_read_bytes - 1)
+    model_write_bytes: int | None = None  # compulsory writes, recoverssm/cost.py
+    write_error_pct: float | None = None  # 100 * (32 * l2_write_sectors / model_write_bytes - 1)
 
 
 class Record(Struct, frozen=True, kw_only=True):

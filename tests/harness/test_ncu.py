@@ -1,4 +1,8 @@
-"""What Nsight Compute prints, read; the sample table is written by the documented format of ncu 2025.3."""
+"""What Nsight Compute prints, read. The two tables are what ncu 2025.3 printed on an H200.
+
+``ncu-raw.csv``: the launches of one case (B = 1, fp32), counted before writes were counted at the SMs.
+``ncu-stream.csv``: our control stream with as many reads as writes, 64 MiB each, and two of torch's kernels before it.
+"""
 
 from pathlib import Path
 
@@ -7,30 +11,52 @@ import pytest
 from benchmarks.harness import ncu
 
 TABLE = Path(__file__).with_name("ncu-raw.csv").read_text()
+STREAM = Path(__file__).with_name("ncu-stream.csv").read_text()
+HEADER = '"ID","Kernel Name","dram__bytes_read.sum","lts__t_sector_hit_rate.pct"\n"","","byte","%"\n'
 
 
 def test_every_launch_has_its_kernel_and_the_metrics_under_our_names():
-    verify, commit = ncu.parse_csv(TABLE, ncu.COUNTED)
+    launches = ncu.parse_csv(TABLE, ncu.COUNTED)
 
-    assert verify.kernel == "_verify_kernel"
-    assert verify.values == {
-        "dram_read_bytes": 25_690_112,
-        "l2_write_sectors": 98_304,
-        "l2_hit_pct": 12.5,
-        "occupancy_pct": 21.75,
-        "tensor_pipe_pct": 0,
+    assert [launch.kernel for launch in launches] == [
+        "_verify_kernel",
+        "_commit_plan_kernel",
+        "_commit_state_kernel",
+        "_compact_conv_kernel",
+        "_full_state_verify_kernel",
+    ]
+    assert launches[2].values == {
+        "dram_read_bytes": 58_100_736,
+        "l2_hit_pct": 51.08,
+        "occupancy_pct": 21.98,
+        "tensor_pipe_pct": 0.19,
     }
-    assert commit.values["dram_read_bytes"] == 4.2e8
+
+
+def test_kernel_names_with_commas_and_brackets_are_read_whole():
+    uniform, fill, stream = ncu.parse_csv(STREAM, ncu.COUNTED)
+
+    assert uniform.kernel.startswith("void at::<unnamed>::distribution_elementwise_grid_stride_kernel<float, 4, ")
+    assert uniform.kernel.endswith("(long, at::PhiloxCudaState, T3, T4)")
+    assert (fill.kernel[-13:], stream.kernel) == ("(int, T2, T3)", "_stream_kernel")
+
+
+def test_writes_are_counted_once_where_the_l2s_partitions_pass_them_on():
+    every_write = "lts__t_sectors_op_write.sum"
+    launches = ncu.parse_csv(STREAM, {**ncu.COUNTED, "every_write": every_write})
+
+    assert {launch.values["l2_write_sectors"] for launch in launches} == {64 * 2**20 / 32}
+    assert all(launch.values["every_write"] > 1.49 * 64 * 2**20 / 32 for launch in launches)
 
 
 def test_metric_that_is_not_available_is_absent_not_zero():
-    _, commit = ncu.parse_csv(TABLE, ncu.COUNTED)
+    (launch,) = ncu.parse_csv(f'{HEADER}"0","_verify_kernel","n/a","0"\n', ncu.COUNTED)
 
-    assert "tensor_pipe_pct" not in commit.values
+    assert launch.values == {"l2_hit_pct": 0}
 
 
 def test_metric_without_a_column_is_absent():
-    (verify, _) = ncu.parse_csv(TABLE, {"duration_ns": "gpu__time_duration.sum"})
+    verify, *_ = ncu.parse_csv(TABLE, {"no_such": "dram__no_such.sum"})
 
     assert verify.values == {}
 
@@ -42,8 +68,8 @@ def test_output_without_a_table_is_an_error(text):
 
 
 def test_row_that_was_cut_off_is_an_error():
-    with pytest.raises(ncu.NcuOutputError, match="a row of 4 columns below a header of 16"):
-        ncu.parse_csv(TABLE + '"2","4711","python3.12","127.0\n', ncu.COUNTED)
+    with pytest.raises(ncu.NcuOutputError, match="a row of 4 columns below a header of 287"):
+        ncu.parse_csv(TABLE + '"5","1660","python3.12","127.0\n', ncu.COUNTED)
 
 
 def test_clocks_stay_as_they_are():
