@@ -223,6 +223,7 @@ def spread(
 ) -> None:
     """Test whether forked measuring processes scatter as fresh ones do (Brown-Forsythe over processes).
 
+    Processes whose controls disagree do not count, and are named.
     0: told, whatever it is; 3: no records of both kinds.
     """
     with errors(as_json):

@@ -18,7 +18,7 @@ from .validity import (
     failed_checks,
     failures_left_out,
     mixtures,
-    why_unsound,
+    tell_sound,
 )
 
 # Most urgent first: what fails a night, what we cannot tell, what is well.
@@ -63,15 +63,14 @@ def judge(tonight: Tonight, base: Base | None, thresholds: Thresholds) -> Findin
 
 def _leave_unsound_out(tonight: Tonight, statistics: Statistics, found: Findings) -> Tonight:
     """Tonight with the processes that can be believed; with all when none can, and then the night is invalid."""
-    reasons = {record.id: why_unsound(record, statistics.drift_limit_pct) for record in tonight.records}
-    found.counted = [record for record in tonight.records if not reasons[record.id]]
-    unsound = [record for record in tonight.records if reasons[record.id]]
+    found.counted, reasons = tell_sound(tonight.records, statistics.drift_limit_pct)
     if not found.counted:
         found.counted = tonight.records
-        found.doubts += [f"record {record.id}: {'; '.join(reasons[record.id])}" for record in unsound]
+        found.doubts += [f"record {name}: {why}" for name, why in reasons.items()]
         return tonight
+    unsound = [record for record in tonight.records if record.id in reasons]
     found.left_out = [record.id for record in unsound]
-    found.notes += [f"record {record.id}: left out: {'; '.join(reasons[record.id])}" for record in unsound]
+    found.notes += [f"record {name}: left out: {why}" for name, why in reasons.items()]
     found.doubts += [failure for record in unsound for failure in failures_left_out(record)]
     if unsound and len(found.counted) < statistics.min_processes:
         few, total = len(found.counted), len(tonight.records)

@@ -13,7 +13,9 @@ from benchmarks.harness.stats.spread import MIN_PROCESSES, SpreadComparison, com
 from benchmarks.harness.stats.summary import median
 from benchmarks.harness.store import open_store
 
+from .config import load_thresholds
 from .exits import BrokenEnvironmentError, MissingDataError
+from .validity import tell_sound
 
 TIMED = ("device_us", "host_us")
 EQUAL_WITHIN = 1.5
@@ -25,11 +27,17 @@ def compare_starts(*nights: Sequence[Record]) -> dict[str, dict[str, Any]]:
     """By GPU model and metric: the comparison, and whether it shows equality.
 
     Each night's values are taken against its own level: else the spread between nights, which is in both groups, would
-    make them look equal.
+    make them look equal. Processes whose controls disagree are left out, whatever was known of that on their night:
+    ``left_out`` says why, by record.
     """
+    limit_pct = load_thresholds().statistics.drift_limit_pct
     found: dict[str, dict[str, Any]] = {}
     for model in sorted({record.environment.gpu_model for night in nights for record in night}):
-        here = [[record for record in night if record.environment.gpu_model == model] for night in nights]
+        here, left_out = list[list[Record]](), dict[str, str]()
+        for night in nights:
+            sound, unsound = tell_sound([r for r in night if r.environment.gpu_model == model], limit_pct)
+            here.append(sound)
+            left_out |= unsound
         for metric in TIMED:
             levelled = [_levelled(night, metric) for night in here]
             fresh, forked = (
@@ -38,6 +46,7 @@ def compare_starts(*nights: Sequence[Record]) -> dict[str, dict[str, Any]]:
             )
             compared = compare_spread(fresh, forked)
             facts: dict[str, Any] = {"fresh": len(fresh), "forked": len(forked), "verdict": _verdict(compared)}
+            facts["left_out"] = left_out
             found[f"{model} {metric}"] = facts | (asdict(compared) if compared else {})
     return found
 
@@ -55,8 +64,8 @@ def read_mixed(store: str, night: str | None) -> list[list[Record]]:
             raise MissingDataError(f"--night {night}: not in {store}" if night else f"no night in {store}")
         by_night, seen = list[list[Record]](), set[str]()
         for one in reversed(nights):  # a resumed night names the records of the night it went on with
-            by_night.append(opened.records(set(one.records) - seen))
-            seen.update(one.records)
+            by_night.append(opened.records(set(one.all_records) - seen))
+            seen.update(one.all_records)
     except StoreError as error:
         raise BrokenEnvironmentError(f"--store {store}: {error}") from error
     mixed = [records for records in reversed(by_night) if any(record.started == "forked" for record in records)]
@@ -76,6 +85,9 @@ def show(found: dict[str, dict[str, Any]], console: Console) -> None:
                 f"{facts['num_series']} series below 5 % alone, level {facts['shift_pct']:+.2f} %"
             )
         console.print(line, markup=False, highlight=False, soft_wrap=True)
+    reasons = {name: why for facts in found.values() for name, why in facts["left_out"].items()}
+    for name, why in reasons.items():
+        console.print(f"record {name}: left out: {why}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _verdict(compared: SpreadComparison | None) -> str:

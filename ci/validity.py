@@ -112,6 +112,12 @@ def why_unsound(record: Record, limit_pct: float) -> list[str]:
     return reasons
 
 
+def tell_sound(records: Sequence[Record], limit_pct: float) -> tuple[list[Record], dict[str, str]]:
+    """The processes whose times count, and by id why the others' do not. What their night said of them is not asked."""
+    unsound = {record.id: "; ".join(why) for record in records if (why := why_unsound(record, limit_pct))}
+    return [record for record in records if record.id not in unsound], unsound
+
+
 def _drifts(change_pct: Mapping[str, float], when: str, limit_pct: float) -> list[str]:
     return [
         f"control {name} took {change:+.1f} % {when} (limit {limit_pct:g} %): the card drifted"

@@ -187,7 +187,10 @@ def variance(
     stores: Stores = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Print how much values differ within a process, between processes, and between nights, as standard deviations."""
+    """Print how much values differ within a process, between processes, and between nights, as standard deviations.
+
+    Processes whose controls disagree do not count; the notes name them.
+    """
     with errors(as_json):
         from .layout import default_stores
         from .variance import HEADINGS, markdown, share_lines, summary_rows, write_between_marks

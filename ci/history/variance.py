@@ -11,7 +11,9 @@ import pyarrow.parquet as pq
 
 from benchmarks.harness.records import Night, Record
 from benchmarks.harness.stats.variance import Components, Process, components, pooled_sd_pct
+from ci.config import load_thresholds
 from ci.exits import MissingDataError, UsageError
+from ci.validity import tell_sound
 from reports.sources import History, read_stores
 
 from .query import connect, run
@@ -97,6 +99,15 @@ class _Occasion:
     records: list[Record]
 
 
+@dataclass(slots=True)
+class _Group:
+    """What was measured of one code in one environment: the nights, and what does not count with the reason."""
+
+    occasions: list[_Occasion] = field(default_factory=list)
+    nights: set[str] = field(default_factory=set)
+    left_out: dict[str, str] = field(default_factory=dict)
+
+
 def variance(
     stores: Sequence[str],
     *,
@@ -108,7 +119,8 @@ def variance(
     """Components of the series that fit the globs, from every sample that counts, of every night.
 
     Nights are occasions. Only nights of one environment and of one source hash are put together, the newest such group
-    of each GPU model that has the most nights: what else differs between nights would count as noise.
+    of each GPU model that has the most nights: what else differs between nights would count as noise. Processes whose
+    controls disagree are left out and named, whatever was known of that when their night was judged.
 
     Args:
         across_code: put nights of different sources together all the same, when it is known that the code in question
@@ -129,21 +141,29 @@ def variance(
 
 
 def _occasions(history: History, model: str, across_code: bool, notes: list[str]) -> list[_Occasion]:
-    groups: dict[Any, list[_Occasion]] = {}
+    limit_pct = load_thresholds().statistics.drift_limit_pct
+    groups: dict[Any, _Group] = {}
     for night in history.of(model):
-        for record in history.processes(night).records:
+        measured = [history.records[name] for name in night.all_records if name in history.records]
+        _, unsound = tell_sound(measured, limit_pct)
+        for record in measured:
             source = None if across_code else record.subject.source_hash
-            group = groups.setdefault((record.environment.cut_key(host=False), source), [])
-            if not group or group[-1].night is not night:
-                group.append(_Occasion(night, []))
-            group[-1].records.append(record)
+            group = groups.setdefault((record.environment.cut_key(host=False), source), _Group())
+            group.nights.add(night.id)
+            if record.id in unsound:
+                group.left_out[record.id] = unsound[record.id]
+                continue
+            if not group.occasions or group.occasions[-1].night is not night:
+                group.occasions.append(_Occasion(night, []))
+            group.occasions[-1].records.append(record)
     if not groups:
         return []
-    best = max(groups.values(), key=lambda group: (len(group), group[-1].night.created_utc))
-    others = len(history.of(model)) - len(best)
+    best = max(groups.values(), key=lambda group: (len(group.occasions), max(group.nights)))
+    notes += [f"record {name}: left out: {why}" for name, why in best.left_out.items()]
+    others = len(history.of(model)) - len(best.nights)
     if others:
         notes.append(f"{model}: {others} nights of another environment or other sources are left out")
-    return best
+    return best.occasions
 
 
 def _spreads(history: History, model: str, occasions: Sequence[_Occasion], case: str, metric: str) -> list[Spread]:

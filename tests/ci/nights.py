@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import msgspec
 import pyarrow.parquet as pq
 from rich.console import Console
 
@@ -20,6 +21,7 @@ CONTROLS = [
     records.Control(name="copy", when=when, read_bytes=1 << 29, write_bytes=1 << 29, median_us=250.0, bytes_per_s=4e12)
     for when in ("start", "end")
 ]
+
 QUIET = (100.0, 100.2, 99.8, 100.1, 99.9)
 
 
@@ -75,6 +77,13 @@ def make_record(measurements: Iterable[Measurement], **changes: object) -> Recor
 def make_records(values: Sequence[float | None] = QUIET, **changes: object) -> list[Record]:
     """One record per value: a verify time and the exact bytes."""
     return [make_record([timed(value), exact(1000.0)], **changes) for value in values]
+
+
+def drifting(end_us: float | None, name: str = "copy") -> list[records.Control]:
+    """A control that took 250 us at the start of its process, and this long at its end."""
+    start = records.Control(name=name, read_bytes=1, write_bytes=1, median_us=250.0, bytes_per_s=1.0)
+    ends = [] if end_us is None else [msgspec.structs.replace(start, when="end", median_us=end_us)]
+    return [start, *ends]
 
 
 @dataclass

@@ -15,8 +15,8 @@ from benchmarks.harness.samples import SCHEMA
 from ci.__main__ import app
 from ci.exits import Exit, MissingDataError, UsageError
 from ci.history.variance import MARKS, markdown, variance, write_between_marks
-from tests.ci.nights import CASE, ENVIRONMENT
-from tests.ci.stores import SPREAD, make_night, store_nights
+from tests.ci.nights import CASE, ENVIRONMENT, drifting
+from tests.ci.stores import SPREAD, MadeNight, leave_out, make_night, store_nights
 
 ROOT = Path(__file__).resolve().parents[2]
 ONE = CASE.replace("b32", "b1")
@@ -73,6 +73,25 @@ def test_samples_of_a_series_that_was_refused_do_not_count(tmp_path, value):
 
     assert (spread_of(table).num_processes, spread_of(table).num_samples) == (2, 6)
     assert spread_of(table, provider="full_state").num_processes == 3
+
+
+def test_a_process_whose_controls_disagree_is_left_out_though_an_old_night_counts_it(tmp_path):
+    made = make_night(1, levels=[*LEVELS, 150.0])
+    *good, last = made.records
+    bad = msgspec.structs.replace(last, controls=drifting(279.0))
+
+    table = ask(tmp_path, MadeNight(made.night, [*good, bad]))
+
+    assert spread_of(table).num_processes == 3
+    assert spread_of(table).process_sd_pct == pytest.approx(2.0)
+    assert table.notes == [
+        f"record {bad.id}: left out: control copy took +11.6 % at the end of the process (limit 2 %): the card drifted"
+    ]
+
+
+def test_a_process_that_a_night_left_out_counts_where_its_controls_agree(tmp_path):
+    """A night's verdict is judged by the limits of its day; the spread of all nights by one."""
+    assert spread_of(ask(tmp_path, leave_out(make_night(1, levels=LEVELS)))).num_processes == 3
 
 
 def test_nights_of_the_same_code_are_occasions(tmp_path):

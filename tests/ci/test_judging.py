@@ -12,7 +12,7 @@ from ci.exits import Exit
 from ci.judging import judge
 from ci.night import Base, Tonight, choose_base
 from ci.validity import disturbances
-from tests.ci.nights import CASE, QUIET, exact, make_case, make_record, make_records, timed
+from tests.ci.nights import CASE, QUIET, drifting, exact, make_case, make_record, make_records, timed
 
 THRESHOLDS = load_thresholds()
 
@@ -216,12 +216,6 @@ def test_cases_that_were_not_asked_for_are_not_missing():
     assert {v.case for v in smaller_set.verdicts} == {v.case for v in one_case.verdicts} == {CASE}
     assert smaller_set.code == one_case.code == Exit.PASS
     assert "only cases matching" in " ".join(one_case.notes)
-
-
-def drifting(end_us: float | None, name: str = "copy") -> list[records.Control]:
-    start = records.Control(name=name, read_bytes=1, write_bytes=1, median_us=250.0, bytes_per_s=1.0)
-    ends = [] if end_us is None else [msgspec.structs.replace(start, when="end", median_us=end_us)]
-    return [start, *ends]
 
 
 def with_controls(controls: list[records.Control]) -> records.Record:

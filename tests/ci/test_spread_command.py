@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from benchmarks.harness.store import Store
 from ci.__main__ import app
 from ci.spread import compare_starts, read_mixed
-from tests.ci.nights import make_record, timed
+from tests.ci.nights import drifting, make_record, timed
 
 
 def records(num, started, sd, seed):
@@ -44,6 +44,19 @@ def test_command_reads_mixed_nights_alone(fake_night):
     assert (facts["fresh"], facts["forked"]) == (8, 8)
     text = CliRunner().invoke(app, ["spread", "--store", str(fake_night.store)]).stdout
     assert "spread forked/fresh" in text
+
+
+def test_a_process_whose_controls_disagree_is_left_out_and_named(fake_night):
+    mixed = [*records(8, "fresh", 0.005, 3), *records(9, "forked", 0.005, 4)]
+    mixed[-1] = msgspec.structs.replace(mixed[-1], controls=drifting(279.0))
+    (night,) = fake_night.night(mixed, processes=17).nights
+    trusting = msgspec.structs.replace(night, id=f"{night.id}b", records=night.all_records, left_out=[])
+    Store(fake_night.store).add_night(trusting)
+
+    result = CliRunner().invoke(app, ["spread", "--store", str(fake_night.store)])
+
+    assert "8 fresh and 8 forked processes" in result.stdout
+    assert f"record {mixed[-1].id}: left out: control copy took +11.6 % at the end of the process" in result.stdout
 
 
 def test_store_without_forked_processes_exits_3(fake_night):
