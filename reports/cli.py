@@ -99,10 +99,13 @@ def table(
         bool, typer.Option("--check", help="Write nothing; exit 1 when the README is out of date.")
     ] = False,
 ) -> None:
-    """Write the table of figures between the markers `figures:start` and `figures:end` of a README.
+    """Write the tables of figures between the markers `figures:start` and `figures:end` of a README.
+
+    Below ours stand the figures of other projects' kernels (`reports/peers.toml`), at the cases that both have.
 
     Example: `python -m reports table --store reports/history --readme README.md --gpu-model nvidia-h200`
     """
+    from reports.peers import PeersError, read_peers
     from reports.readme import (
         SELECTED_CASES,
         MarkersError,
@@ -115,11 +118,13 @@ def table(
     history = _open(store)
     try:
         before = read_readme(readme)
-        after = replace_figures(before, figures_table(history, gpu_model, case or SELECTED_CASES))
+        after = replace_figures(before, figures_table(history, gpu_model, case or SELECTED_CASES, read_peers()))
     except (FileNotFoundError, MarkersError) as error:
         _fail(error if isinstance(error, FileNotFoundError) else f"{readme}: {error}", USAGE)
     except NothingToShowError as error:
         _fail(error, MISSING_DATA)
+    except PeersError as error:
+        _fail(error, INVALID)
     if after == before:
         typer.echo(f"{readme}: figures are up to date", err=True)
     elif check:

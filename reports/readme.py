@@ -1,4 +1,4 @@
-"""The README's table of figures, written from a recorded night, so that no number there is typed by hand."""
+"""The README's tables of figures, written from a recorded night and the file of peers: no number is typed there."""
 
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
@@ -7,6 +7,7 @@ from pathlib import Path
 from benchmarks.harness.records import Case, Night
 from reports import derive, text
 from reports.derive import Figure, Processes
+from reports.peers import Peers, peers_table
 from reports.sources import History
 
 START, END = "<!-- figures:start -->", "<!-- figures:end -->"
@@ -25,8 +26,10 @@ class MarkersError(Exception):
     """The README does not hold the two marker lines exactly once, in order."""
 
 
-def figures_table(history: History, gpu_model: str, patterns: Sequence[str] = SELECTED_CASES) -> str:
-    """Markdown between the markers: what it was measured on, then one line per selected case.
+def figures_table(
+    history: History, gpu_model: str, patterns: Sequence[str] = SELECTED_CASES, peers: Peers | None = None
+) -> str:
+    """Markdown between the markers: one line per selected case, what it was measured on, then the peers beside ours.
 
     Raises:
         NothingToShowError: no night of this GPU model, no readable record, or none of the cases.
@@ -48,7 +51,9 @@ def figures_table(history: History, gpu_model: str, patterns: Sequence[str] = SE
         "| case | verify, one layer | full-state verify | verify overhead | commit per step | step overhead "
         "| memory saved |\n|---|---:|---:|---:|---:|---:|---:|"
     )
-    return "\n".join([header, *(_line(case, processes) for case in cases), "", _provenance(night, processes)])
+    lines = [header, *(_line(case, processes) for case in cases), "", _provenance(night, processes)]
+    beside = peers_table(peers, night, processes, cases) if peers else None
+    return "\n".join([*lines, "", beside] if beside else lines)
 
 
 def replace_figures(readme: str, table: str) -> str:

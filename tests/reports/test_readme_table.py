@@ -34,6 +34,7 @@ def test_the_table_holds_the_figures_and_what_they_were_measured_on(golden_store
     assert "Measured 2026-01-04 02:59 UTC on NVIDIA H200 (driver 590.00-synthetic, torch 0.0-synthetic" in text
     assert "median over 5 processes" in text
     assert text.count("| `kimi_k3") == 6
+    assert "| vLLM 0.33.0, RecoverSSM (Triton) | by hand, 2026-11-29 |" in text
     assert text.startswith("# Title\n")
     assert text.endswith("\nThe rest.\n")
     assert "\nold\n" not in text
