@@ -182,7 +182,7 @@ def counters(
 ) -> None:
     """Count DRAM reads, L2 traffic, occupancy and tensor-pipe use of one launch per op (Nsight Compute).
 
-    Clocks stay as they are. 0: counted; 3: no counters, and why; 4: counted and modelled reads disagree.
+    Clocks stay as they are. 0: counted; 3: no counters, and why; 4: reads or writes disagree with the model.
     """
     with errors(as_json):
         from .counting import as_json as to_json

@@ -61,7 +61,8 @@ def read_mixed(store: str, night: str | None) -> list[list[Record]]:
         opened = open_store(store, writable=False)
         nights = [one for one in opened.nights() if night in (None, one.id)]
         if not nights:
-            raise MissingDataError(f"--night {night}: not in {store}" if night else f"no night in {store}")
+            reason = f"--night {night}: not in {store}" if night else f"no night in {store}"
+            raise MissingDataError(reason, "python -m ci nightly --set pr --fork mixed")
         by_night, seen = list[list[Record]](), set[str]()
         for one in reversed(nights):  # a resumed night names the records of the night it went on with
             by_night.append(opened.records(set(one.all_records) - seen))

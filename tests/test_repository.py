@@ -1,6 +1,7 @@
 """What the files around the code promise: packaging, make targets, documents that point at each other."""
 
 import ast
+import importlib
 import os
 import re
 import shutil
@@ -16,12 +17,23 @@ import yaml
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 LINK = re.compile(r"\]\(([^)#:]+)(#[^)]*)?\)")
+COMMAND = re.compile(r"python3? -m ((?:ci|reports|benchmarks)\b[.\w]*)([^`;,|&#()\"\n]*)")
 SECTION = re.compile(r"docs/(\w+\.md)[, ]+section (\d+)")
 
 
 def source_files():
     folders = ("recoverssm", "benchmarks", "ci", "reports", "tests", "examples")
     return [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
+
+
+def commands_given():
+    """Every ``python -m ...`` of ours in documents, Makefile and help texts: where, the module, its words."""
+    places = [*DOCUMENTS, ROOT / "Makefile", *(path for path in source_files() if "tests" not in path.parts)]
+    return [
+        (path.relative_to(ROOT).as_posix(), module, words.split())
+        for path in places
+        for module, words in COMMAND.findall(path.read_text())
+    ]
 
 
 def readme_example():
@@ -56,6 +68,26 @@ def test_the_readme_has_the_place_for_figures_once():
     text = (ROOT / "README.md").read_text()
 
     assert re.findall(r"<!-- figures:(start|end) -->", text) == ["start", "end"]
+
+
+def test_every_command_that_is_given_exists_with_its_options():
+    from typer.main import get_command
+
+    wrong = []
+    for where, module, words in commands_given():
+        name = {"ci": "ci.__main__", "reports": "reports.cli"}.get(module, module)
+        if not hasattr(app := importlib.import_module(name), "app"):
+            continue  # argparse: set-up and evidence
+        command = root = get_command(app.app)
+        for word in words:
+            if word in getattr(command, "commands", {}):
+                command = command.commands[word]
+        known = {option for item in command.params for option in (*item.opts, *item.secondary_opts)} | {"--help"}
+        unknown = [word for word in words if word.startswith("--") and word.partition("=")[0] not in known]
+        if unknown or (words and command is root and hasattr(root, "commands")):
+            wrong.append(f"{where}: python -m {module} {' '.join(words)}")
+
+    assert not wrong
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
