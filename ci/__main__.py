@@ -233,6 +233,62 @@ def spread(
         print_json(found) if as_json else show(found, Console())
 
 
+@app.command(
+    epilog="Examples: python -m ci tune verify; python -m ci tune verify --batch 32 --dtype fp32 --tokens 8 "
+    "--candidate 'recurrence BV=16 *' --write"
+)
+def tune(
+    op: Annotated[str, typer.Argument(help="verify, full_state_verify or commit_state.")],
+    dtype: Annotated[list[str] | None, typer.Option(help="State dtype, fp32 or bf16; repeatable. [both]")] = None,
+    batch: Annotated[
+        list[int] | None, typer.Option(min=1, help="Requests that rows are tuned at; repeatable. [1 8 32 128]")
+    ] = None,
+    tokens: Annotated[
+        list[int] | None, typer.Option(min=1, max=16, help="Windows (T) likewise; repeatable. [4 8 9]")
+    ] = None,
+    heads: Annotated[int, typer.Option(min=1, help="Heads on this rank.")] = 12,
+    candidate: Annotated[
+        str, typer.Option(metavar="GLOB", help="Only such candidates (--dry-run names all), and those of the table.")
+    ] = "*",
+    rounds: Annotated[int, typer.Option(min=1, help="Times that each candidate is timed.")] = 2,
+    any_bits: Annotated[bool, typer.Option(help="Let batches get candidates whose results differ in bits.")] = False,
+    write: Annotated[bool, typer.Option(help="Put the rows into the launch table.")] = False,
+    table: Annotated[Path | None, typer.Option(help="Table to edit; the library's own if left out.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be tried and end.")] = False,
+    estimate: Annotated[bool, typer.Option("--estimate", help="Print about how long it would take and end.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the tuning in --out, or judge it again.")
+    ] = False,
+    out: Annotated[Path, typer.Option(help="Folder of the journal, which keeps all that was measured.")] = Path(
+        "out/tune"
+    ),
+    gpus: Annotated[str | None, typer.Option(help="UUID of the GPU; the first if left out.")] = None,
+    wait: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="Wait so long for a GPU in use.")] = 0.0,
+    as_json: JsonFlag = False,
+) -> None:
+    """Try the documented space of an op on this card and choose a row of the launch table for each batch and window.
+
+    Candidates are checked against float64, then timed cold. A row changes only for a clear gain, and all batches get
+    candidates of equal bits. 0: chosen; 4: a point without a right candidate; 5: no GPU. docs/operating.md has more.
+    """
+    with errors(as_json):
+        from recoverssm.launch import TABLE
+
+        from . import tuned, tuning
+
+        request = tuning.Request(op, dtype or (), batch or (), tokens or (), heads, candidate, rounds, any_bits)
+        if dry_run or estimate:
+            _preview(tuning.estimate(request) if estimate else tuning.preview(request), as_json)
+        path = table or TABLE
+        result = tuning.tune(
+            request, out, path, Console(stderr=True), resume=resume, write=write, gpus=gpus, wait_s=wait
+        )
+        print_json(tuned.as_json(result)) if as_json else tuned.show(result, Console())
+        if not as_json:
+            print(tuning.next_step(result, path, write))
+        raise typer.Exit(int(result.code))
+
+
 def _preview(facts: dict[str, Any], as_json: bool) -> NoReturn:
     from .preview import show
 

@@ -6,7 +6,7 @@ them. Of the rows whose form fits a launch, the most special one is taken.
 """
 
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -95,15 +95,19 @@ def _dtype(entry: Mapping[str, Any]) -> dict[str, torch.dtype]:
     return {"state_dtype": STATE_DTYPES[entry["state_dtype"]]}
 
 
-def select(problem: Problem, forms: Mapping[str, Form]) -> LaunchRow:
+def select(problem: Problem, forms: Mapping[str, Form], table: Sequence[LaunchRow] | None = None) -> LaunchRow:
     """The row for a launch: rows of its arch come before portable ones, then longer windows, then larger grids.
 
+    Of rows that are equally special, the first one in the table is taken.
+
+    Args:
+        table: the library's own by default.
     Raises:
         ConfigError: no row fits.
     """
     rows = [
         row
-        for row in load_table()
+        for row in (load_table() if table is None else table)
         if (row.op, row.state_dtype) == (problem.op, problem.state_dtype)
         and row.arch in (problem.arch, 0)
         and row.min_heads <= problem.num_heads
@@ -151,10 +155,7 @@ def tiled_launch(
     arch, request_heads = device_arch(state.device), num_rows * num_heads
     sizes = (request_heads, spec_query_len, key_dim, value_dim)
     row = select(Problem(op, arch, state.dtype, *sizes, lower_bound, aligned), forms)
-    tile = dict(row.constants)
-    for name, size in (("BV", value_dim), ("BK", key_dim)):
-        if name in tile:
-            tile[name] = min(tile[name], size)
+    tile = _fitted(row, value_dim, key_dim)
     shape = {"H": num_heads, "T": spec_query_len, "K": key_dim, "V": value_dim, "BOUNDED": lower_bound is not None}
     return KernelLaunch(
         forms[row.form].kernel,
@@ -163,6 +164,36 @@ def tiled_launch(
         scalars=(lower_bound or 0.0, *scalars),
         constants=shape | {"enable_fp_fusion": True} | tile | constants,
     )
+
+
+def with_row(launch: KernelLaunch, forms: Mapping[str, Form], row: LaunchRow, device: torch.device) -> KernelLaunch:
+    """What ``tiled_launch`` would have made of the same call had it chosen ``row``, for who compares rows.
+
+    Args:
+        launch: from ``tiled_launch``, which took a row of the library's own table; ``device`` is that of its tensors.
+    """
+    from_rows = {name for known in load_table() if known.op == row.op for name in known.constants}
+    kept = {name: value for name, value in launch.constants.items() if name not in from_rows}
+    value_dim, key_dim = kept["V"], kept["K"]
+    tile = _fitted(row, value_dim, key_dim)
+    num_tiles, *rest = launch.grid
+    request_heads = num_tiles // (value_dim // launch.constants["BV"])
+    return KernelLaunch(
+        forms[row.form].kernel,
+        (request_heads * (value_dim // tile["BV"]), *rest),
+        device,
+        scalars=launch.scalars,
+        constants=kept | tile,
+    )
+
+
+def _fitted(row: LaunchRow, value_dim: int, key_dim: int) -> dict[str, Any]:
+    """A row's constants, its tiles no larger than a state."""
+    tile = dict(row.constants)
+    for name, size in (("BV", value_dim), ("BK", key_dim)):
+        if name in tile:
+            tile[name] = min(tile[name], size)
+    return tile
 
 
 def rows_aligned(*tensors: TensorMeta) -> bool:

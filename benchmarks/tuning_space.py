@@ -1,0 +1,56 @@
+"""What ``ci tune`` tries: for each op and form the constants, and the grids that it tunes for.
+
+Forms stand with the simplest first: of two that are equally quick, the first is taken. What the launch table holds for
+the op is tried as well, on any card that its form fits.
+"""
+
+from collections.abc import Mapping
+from itertools import product
+
+OPS = ("verify", "full_state_verify", "commit_state")
+
+PORTABLE = "recurrence"
+"""The form that fits every launch. It gets rows behind those of a quicker form, for what that does not fit."""
+
+BATCHES = (1, 8, 32, 128)
+"""A row is tuned at the smallest batch that it applies to; the first applies to any."""
+
+WINDOWS = (4, 8, 9)
+"""A row is tuned at the longest window of its range (1 to 4, 5 to 8), but for the last: 9 tokens and more."""
+
+NUM_HEADS = 12  # Kimi-K3 on one of 8 ranks; rows apply by rows x heads
+
+MEAN_ACCEPTED = {1: 1.0, 3: 2.73, 4: 3.0, 8: 3.84}
+"""By window, as in ``cases.py``; others accept 4 tokens, or all of fewer. It matters to commits alone."""
+
+Constant = int | bool | str
+
+
+def _grid(**axes: tuple[Constant, ...]) -> tuple[Mapping[str, Constant], ...]:
+    """Every combination of some values of each constant."""
+    return tuple(dict(zip(axes, values, strict=True)) for values in product(*axes.values()))
+
+
+SPACES: Mapping[str, Mapping[str, tuple[Mapping[str, Constant], ...]]] = {
+    "verify": {
+        "recurrence": (
+            *_grid(BV=(4, 8, 16, 32), BK=(32,), NUM_STAGES=(3,), num_warps=(1,)),
+            *_grid(BV=(16, 32), BK=(32, 64), NUM_STAGES=(1, 2), num_warps=(1,)),
+            *_grid(BV=(32, 64), BK=(32,), NUM_STAGES=(3,), num_warps=(2,)),
+        ),
+    },
+    "full_state_verify": {
+        "recurrence": (
+            *_grid(BV=(4, 8, 16, 32), BK=(32,), NUM_STAGES=(3,), num_warps=(1,)),
+            *_grid(BV=(16, 32), BK=(32, 64), NUM_STAGES=(1, 2), num_warps=(1,)),
+            *_grid(BV=(32, 64), BK=(32,), NUM_STAGES=(3,), num_warps=(2, 4)),
+        ),
+    },
+    "commit_state": {
+        "recurrence": (
+            *_grid(BV=(8, 16, 32), BK=(32,), NUM_STAGES=(2, 3), num_warps=(1,)),
+            *_grid(BV=(16, 32), BK=(32, 64), NUM_STAGES=(1,), num_warps=(1,)),
+            *_grid(BV=(32, 64), BK=(32,), NUM_STAGES=(3,), num_warps=(2, 4)),
+        ),
+    },
+}
