@@ -135,6 +135,8 @@ def merged(text: str, op: str, arch: int, state_dtype: str, new: Sequence[Row]) 
     else:
         of_op = [number for number, row in enumerate(rows) if row.op == op and row.arch <= arch]
         at = of_op[-1] + 1 if of_op else len(rows)
+    if [row for row, one in zip(rows, keys, strict=True) if one == key] == list(new):
+        return text
     kept = [row for row, one in zip(rows, keys, strict=True) if one != key]
     at -= sum(one == key for one in keys[:at])
     blocks = [row.block() for row in [*kept[:at], *new, *kept[at:]]]

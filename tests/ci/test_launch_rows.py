@@ -104,6 +104,12 @@ def test_new_rows_stand_where_the_old_ones_stood():
     assert merged(new, "verify", 90, "fp32", read_rows(new)[1][:1]) == new
 
 
+def test_a_file_whose_rows_stay_keeps_its_own_spacing():
+    text = f"# kept\n{row().block()}\n\n{PORTABLE.block()}\n\n"
+
+    assert merged(text, "verify", 90, "fp32", [row()]) == text
+
+
 def test_what_is_written_loads_again_with_every_kind_of_constant(tmp_path):
     path = tmp_path / "table.toml"
     constants = {"BV": 16, "TWO": True, "order": 'a "b"'}
