@@ -18,6 +18,7 @@ class Workbench(Protocol):
 
     incumbent: Candidate
     candidates: Sequence[Candidate]
+    forms: Sequence[str]
 
     def check(self, candidate: Candidate) -> str:
         """A digest of the bits that it computes; raises WrongError, or whatever compiling and running raise."""
@@ -58,7 +59,7 @@ def sweep(
 
 def _sweep_point(point: Point, bench: Workbench, journal: TuningJournal, num_rounds: int) -> None:
     found, name = journal.found, point.name
-    journal.add(Opened(point, bench.incumbent, list(bench.candidates)))
+    journal.add(Opened(point, bench.incumbent, list(bench.candidates), list(bench.forms)))
     for candidate in bench.candidates:
         if (name, candidate.key) not in found.checked:
             journal.add(Trying(name, candidate.key))

@@ -94,6 +94,7 @@ class DeviceBench:
         self._point, self._device, self._card = point, device, card
         arch = device_arch(device)
         self.incumbent, self.candidates = incumbent_of(point, arch), candidates_of(point, arch, pattern)
+        self.forms = [name for name, form in FORMS[point.op].items() if form.fits(problem_of(point, arch))]
         num_layers = CHECKED_LAYERS if point.op == "commit_state" else 1
         seed = zlib.crc32(f"{SEED}/{point.name}".encode())
         self._problem = PROBLEMS[point.op](case_of(point, num_layers=num_layers), device, seed)

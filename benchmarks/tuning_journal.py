@@ -69,11 +69,17 @@ class Begun(_Line, frozen=True, tag="begun"):
 
 
 class Opened(_Line, frozen=True, tag="opened"):
-    """A point is at hand. ``incumbent`` is what the launch table has for it."""
+    """A point is at hand.
+
+    Attributes:
+        incumbent: what the launch table has for it.
+        forms: that fit it, in the order in which launches ask them.
+    """
 
     point: Point
     incumbent: Candidate
     candidates: list[Candidate]
+    forms: list[str]
 
 
 class Trying(_Line, frozen=True, tag="trying"):

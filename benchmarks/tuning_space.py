@@ -9,9 +9,6 @@ from itertools import product
 
 OPS = ("verify", "full_state_verify", "commit_state")
 
-PORTABLE = "recurrence"
-"""The form that fits every launch. It gets rows behind those of a quicker form, for what that does not fit."""
-
 BATCHES = (1, 8, 32, 128)
 """A row is tuned at the smallest batch that it applies to; the first applies to any."""
 

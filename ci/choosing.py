@@ -24,6 +24,11 @@ class Tried:
         """By key, the candidates that may be chosen."""
         return {outcome.candidate.key: outcome for outcome in self.outcomes if outcome.us is not None}
 
+    def only(self, forms: Collection[str]) -> "Tried":
+        """The same with candidates of some forms alone."""
+        outcomes = [outcome for outcome in self.outcomes if outcome.candidate.form in forms]
+        return Tried(self.point, self.incumbent, outcomes)
+
 
 @dataclass(frozen=True, slots=True)
 class Choice:
@@ -37,6 +42,32 @@ class Choice:
     chosen: Outcome
     best: Outcome
     why: str
+
+
+def choose_form(tried: Sequence[Tried], allowed: Sequence[str]) -> str | None:
+    """The form for all points of one op and state dtype; None where none is right at all of them.
+
+    That which loses least against the best of each point; of nearly equal ones today's, then the simplest.
+    """
+    usable = [narrowed for one in tried if (narrowed := one.only(allowed)).timed]
+    forms = dict.fromkeys(outcome.candidate.form for one in usable for outcome in one.outcomes)
+    losses = {
+        form: _loss([_quickest_us(one.only([form])) / _quickest_us(one) for one in usable])
+        for form in forms
+        if all(one.only([form]).timed for one in usable)
+    }
+    near = [form for form, loss in losses.items() if loss <= min(losses.values()) * (1 + MARGIN_PCT / 100)]
+    today = [form for form in near if all(one.incumbent.form == form for one in usable)]
+    return next(iter(today or near), None)
+
+
+def _quickest_us(tried: Tried) -> float:
+    return min(map(_us, tried.timed.values()))
+
+
+def _loss(ratios: Sequence[float]) -> float:
+    """Geometric mean of times over the best ones."""
+    return math.exp(sum(map(math.log, ratios)) / len(ratios))
 
 
 def choose(tried: Sequence[Tried], *, any_bits: bool = False) -> tuple[dict[str, Choice], str]:
@@ -77,11 +108,9 @@ def _best_family(tried: Sequence[Tried], families: Sequence[Sequence[str]]) -> S
     """That with the least geometric mean of times over the best ones; of nearly equal ones today's, then the first."""
 
     def loss(family: Sequence[str]) -> float:
-        ratios = [
-            min(_us(one.timed[key]) for key in family if key in one.timed) / min(_us(o) for o in one.timed.values())
-            for one in tried
-        ]
-        return math.exp(sum(map(math.log, ratios)) / len(ratios))
+        return _loss(
+            [min(_us(one.timed[key]) for key in family if key in one.timed) / _quickest_us(one) for one in tried]
+        )
 
     losses = [loss(family) for family in families]
     near = [

@@ -76,50 +76,43 @@ def _read_row(block: str) -> Row:
 Place = tuple[int, int]
 
 
-def retuned(rows: Sequence[Row], arch: int, wanted: Mapping[Place, Sequence[Row]]) -> list[Row]:
-    """The rows of one arch, op and state dtype after tuning.
+def retuned(rows: Sequence[Row], form: str, wanted: Mapping[Place, Row]) -> list[Row]:
+    """The rows of one op, arch and state dtype after one form was tuned; those of other forms stay.
 
     Args:
-        rows: what the table has for the op and state dtype, on this arch and on any (arch 0), in its order.
-        wanted: what places get, most wanted first: the first row that fits a launch is taken. They hold up to the next
-            place that has rows or gets any; places that are not named keep what they had.
+        wanted: what places get. They hold up to the next place that has a row of the form or gets one; places that are
+            not named keep what they had.
     A row is written only where something changes, and stays as it is, with its source, where it means what it meant.
     """
-    own, portable = ([row for row in rows if row.arch == one] for one in (arch, 0))
-    if all(_begins_with(selection(rows, place), here) for place, here in wanted.items()):
-        return own
-    known = [*(row.place for row in rows), *wanted]
+    before = [row for row in rows if row.form == form]
+    if all((row := applying(before, place)) and row.launches_as(here) for place, here in wanted.items()):
+        return list(rows)
+    known = [*(row.place for row in before), *wanted]
     windows, heads = (sorted({place[axis] for place in known}) for axis in (0, 1))
     made: list[Row] = []
     for place in product(windows, heads):
-        here = wanted.get(place) or selection(rows, place)
-        if not _begins_with(selection([*made, *portable], place), here):
-            made += [_placed(row, arch, place, own) for row in here]
-    return made
+        here, there = wanted.get(place) or applying(before, place), applying(made, place)
+        if here is not None and (there is None or not there.launches_as(here)):
+            made.append(_placed(here, place, before))
+    others = [row for row in rows if row.form != form]
+    at = next((number for number, row in enumerate(rows) if row.form == form), len(rows))
+    return [*others[:at], *made, *others[at:]]
 
 
-def selection(rows: Iterable[Row], place: Place) -> list[Row]:
-    """The row of each form that applies at a place, in the order in which a launch asks them."""
+def applying(rows: Iterable[Row], place: Place) -> Row | None:
+    """Of rows of one form, that which applies at a place: for the longest window, then for the largest grid."""
     window, heads = place
-    applying = [row for row in rows if row.min_tokens <= window and row.min_heads <= heads]
-    applying.sort(key=lambda row: (row.arch, row.place), reverse=True)
-    first: dict[str, Row] = {}
-    for row in applying:
-        first.setdefault(row.form, row)
-    return list(first.values())
+    found = [row for row in rows if row.min_tokens <= window and row.min_heads <= heads]
+    return max(found, key=lambda row: row.place, default=None)
 
 
-def _begins_with(rows: Sequence[Row], wanted: Sequence[Row]) -> bool:
-    return len(rows) >= len(wanted) and all(map(Row.launches_as, rows, wanted))
-
-
-def _placed(row: Row, arch: int, place: Place, before: Sequence[Row]) -> Row:
+def _placed(row: Row, place: Place, before: Sequence[Row]) -> Row:
     """The row at its new place; as it was written before where it stood there already."""
     for old in before:
         if old.place == place and old.launches_as(row):
             return old
     min_tokens, min_heads = place
-    return replace(row, arch=arch, min_tokens=min_tokens, min_heads=min_heads, text=None)
+    return replace(row, min_tokens=min_tokens, min_heads=min_heads, text=None)
 
 
 def merged(text: str, op: str, arch: int, state_dtype: str, new: Sequence[Row]) -> str:

@@ -1,18 +1,17 @@
 """What ``ci tune`` makes of what was measured: choices, rows of the launch table with provenance, and a summary."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 from rich.console import Console
 
-from benchmarks.tuning_journal import Begun, Candidate, Findings, Outcome, Point, outcomes_of
-from benchmarks.tuning_space import PORTABLE
+from benchmarks.tuning_journal import Begun, Findings, Outcome, Point, outcomes_of
 
-from .choosing import Choice, Tried, choose
+from .choosing import Choice, Tried, choose, choose_form
 from .exits import Exit, MissingDataError
-from .launch_rows import Row, merged, read_rows, retuned, selection
+from .launch_rows import Row, merged, read_rows, retuned
 
 
 @dataclass(slots=True)
@@ -28,7 +27,7 @@ class Result:
     tried: list[Tried]
     choices: dict[str, Choice]
     warnings: list[str]
-    text: str = ""
+    text: str
     changed: list[Row] = field(default_factory=list)
 
     @property
@@ -46,51 +45,42 @@ def conclude(points: Sequence[Point], found: Findings, table: str, *, any_bits: 
     points = [point for point in points if point.name in found.closed]
     if found.begun is None or not points:
         raise MissingDataError("nothing was measured", "see what the measuring process said")
-    tried = [Tried(point, found.opened[point.name].incumbent, outcomes_of(found, point.name)) for point in points]
-    result = Result(found.begun, tried, {}, [])
-    _, rows = read_rows(table)
-    result.text = table
+    arch, _, rows = found.begun.arch, *read_rows(table)
+    result = Result(found.begun, [], {}, [], table)
     for state_dtype in dict.fromkeys(point.state_dtype for point in points):
-        ours = [row for row in rows if (row.op, row.state_dtype) == (points[0].op, state_dtype)]
-        ours = [row for row in ours if row.arch in (0, found.begun.arch)]
-        wanted: dict[tuple[int, int], Sequence[Row]] = {}
-        for window in dict.fromkeys(point.spec_query_len for point in points):
-            family = [
-                one for one in tried if (one.point.state_dtype, one.point.spec_query_len) == (state_dtype, window)
-            ]
-            wanted |= _wanted(found.begun, family, ours, result, any_bits)
-        new = retuned(ours, found.begun.arch, wanted)
-        result.text = merged(result.text, points[0].op, found.begun.arch, state_dtype, new)
+        opened = [found.opened[point.name] for point in points if point.state_dtype == state_dtype]
+        tried = [Tried(one.point, one.incumbent, outcomes_of(found, one.point.name)) for one in opened]
+        result.tried += tried
+        key = (points[0].op, arch, state_dtype)
+        own = [row for row in rows if (row.op, row.arch, row.state_dtype) == key]
+        form = choose_form(tried, _allowed(opened[0].forms, own))
+        if form is None:
+            result.warnings.append(f"{points[0].op} {state_dtype}: no form is right at every point: nothing changes")
+            continue
+        choices = _choose(tried, form, result, any_bits)
+        if all(choice.chosen.candidate.key == one.incumbent.key for one, choice in choices):
+            continue
+        new = retuned(own, form, {one.point.place: _row(found.begun, one, choice) for one, choice in choices})
+        result.text = merged(result.text, *key, new)
         result.changed += [row for row in new if row.text is None]
     return result
 
 
-def _wanted(
-    begun: Begun, family: Sequence[Tried], rows: Sequence[Row], result: Result, any_bits: bool
-) -> Mapping[tuple[int, int], Sequence[Row]]:
-    """Rows of each point of one op, state dtype and window: the chosen one; behind another form, the portable one."""
-    choices, warning = choose(family, any_bits=any_bits)
-    result.choices |= choices
-    if warning:
-        result.warnings.append(f"{family[0].point.name.rsplit(' ', 1)[0]}: {warning}")
-    behind, _ = choose([_portable(one, rows) for one in family], any_bits=any_bits)
-    wanted = {}
-    for one in family:
-        if one.point.name not in choices:
-            continue
-        chosen = [choices[one.point.name]]
-        if chosen[0].chosen.candidate.form != PORTABLE and one.point.name in behind:
-            chosen.append(behind[one.point.name])
-        wanted[one.point.place] = [_row(begun, one, choice) for choice in chosen]
-    return wanted
+def _allowed(forms: Sequence[str], own: Sequence[Row]) -> Sequence[str]:
+    """Forms whose rows would be asked: none behind the first that has rows for this arch already."""
+    first = next((number for number, form in enumerate(forms) if any(row.form == form for row in own)), len(forms))
+    return forms[: first + 1]
 
 
-def _portable(tried: Tried, rows: Sequence[Row]) -> Tried:
-    """The same point with the portable form alone."""
-    today = next((row for row in selection(rows, tried.point.place) if row.form == PORTABLE), None)
-    incumbent = tried.incumbent if today is None else Candidate(PORTABLE, dict(today.constants))
-    outcomes = [outcome for outcome in tried.outcomes if outcome.candidate.form == PORTABLE]
-    return Tried(tried.point, incumbent, outcomes)
+def _choose(tried: Sequence[Tried], form: str, result: Result, any_bits: bool) -> list[tuple[Tried, Choice]]:
+    """Every point that has a choice with it, window by window."""
+    for window in dict.fromkeys(one.point.spec_query_len for one in tried):
+        family = [one.only([form]) for one in tried if one.point.spec_query_len == window]
+        choices, warning = choose(family, any_bits=any_bits)
+        result.choices |= choices
+        if warning:
+            result.warnings.append(f"{family[0].point.name.rsplit(' ', 1)[0]}: {warning}")
+    return [(one, result.choices[one.point.name]) for one in tried if one.point.name in result.choices]
 
 
 def _row(begun: Begun, tried: Tried, choice: Choice) -> Row:
@@ -133,15 +123,19 @@ def verdict(tried: Tried, choice: Choice | None, outcome: Outcome) -> str:
     """What becomes of a candidate, and why."""
     if outcome.us is None:
         return f"{outcome.status}: {outcome.reason}"
-    words = [" today's"] * (outcome.candidate.key == tried.incumbent.key)
-    if choice is not None and outcome is choice.chosen:
-        words.insert(0, "chosen")
-        words += [choice.why] * bool(choice.why)
-    elif choice is not None and outcome is choice.best:
+    words = ["today's"] * (outcome.candidate.key == tried.incumbent.key)
+    if choice is None:
+        return ", ".join(words)
+    chosen = choice.chosen
+    if outcome.candidate.key == chosen.candidate.key:
+        return ", ".join(["chosen", *words, *([choice.why] if choice.why else [])])
+    if outcome.us == min(one.us for one in tried.timed.values() if one.us is not None):
         words.insert(0, "quickest")
-    elif choice is not None and outcome.bits != choice.chosen.bits:
+    if outcome.candidate.form != chosen.candidate.form:
+        words.append("other form")
+    elif outcome.bits != chosen.bits:
         words.append("other bits")
-    return ", ".join(word.strip() for word in words)
+    return ", ".join(words)
 
 
 def show(result: Result, console: Console) -> None:

@@ -163,6 +163,7 @@ def test_a_candidate_that_breaks_the_context_is_noted_and_ends_the_process(tmp_p
     bench = SimpleNamespace(
         incumbent=good,
         candidates=[bad, good],
+        forms=["recurrence"],
         check=lambda candidate: "bits",
         why_lost=lambda: "AcceleratorError: an illegal memory access was encountered",
     )

@@ -26,6 +26,7 @@ class FakeBench:
         self.script = json.loads((folder / "script.json").read_text())
         self.candidates = [candidate_of(key) for key in self.script]
         self.incumbent = self.candidates[0]
+        self.forms = ["wgmma", "recurrence"]
 
     def _do(self, candidate: Candidate) -> object:
         do = self.script[candidate.key]

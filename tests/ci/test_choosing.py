@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks.tuning_journal import Candidate, Outcome, Point
-from ci.choosing import MARGIN_PCT, Tried, choose
+from ci.choosing import MARGIN_PCT, Tried, choose, choose_form
 
 
 def outcome(form, us, bits="a", half_width=0.01):
@@ -76,3 +76,28 @@ def test_without_one_candidate_for_all_batches_a_warning_says_so():
 
 def test_a_point_without_a_right_candidate_gets_none():
     assert chosen([tried(1, outcome("now", None))]) == ([], "")
+
+
+def test_one_form_serves_all_points_and_is_the_one_that_loses_least():
+    small = tried(1, outcome("now", 7.0), outcome("split", 4.0), outcome("wide", 4.4))
+    large = tried(32, outcome("now", 28.0), outcome("split", 20.0), outcome("wide", 11.0))
+
+    assert choose_form([small, large], ["now", "split", "wide"]) == "wide"
+    assert choose_form([small, large], ["now", "split"]) == "split"
+
+
+def test_todays_form_stays_where_another_is_as_quick():
+    points = [tried(batch, outcome("old", 10.0), outcome("now", 10.05)) for batch in (1, 32)]
+
+    assert choose_form(points, ["now", "old"]) == "now"
+
+
+def test_a_form_that_is_wrong_somewhere_serves_nowhere():
+    points = [
+        tried(1, outcome("now", 7.0), outcome("quick", None)),
+        tried(32, outcome("now", 28.0), outcome("quick", 5.0)),
+    ]
+
+    assert choose_form(points, ["now", "quick"]) == "now"
+    assert choose_form(points, ["quick"]) == "quick"  # the first point has no right candidate at all
+    assert choose_form([tried(1, outcome("now", None))], ["now"]) is None
