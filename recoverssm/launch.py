@@ -2,7 +2,7 @@
 
 An op may have several kernels, its *forms*, that take the same arguments: a portable one that any card runs, and others
 for cards, Triton versions and shapes that they were written for. ``launch_table.toml`` has the rows; ``ci tune`` writes
-them. Of the rows whose form fits a launch, the most special one is taken.
+them. Of the forms that fit a launch the first is taken, and of its rows the most special one.
 """
 
 import tomllib
@@ -96,9 +96,10 @@ def _dtype(entry: Mapping[str, Any]) -> dict[str, torch.dtype]:
 
 
 def select(problem: Problem, forms: Mapping[str, Form], table: Sequence[LaunchRow] | None = None) -> LaunchRow:
-    """The row for a launch: rows of its arch come before portable ones, then longer windows, then larger grids.
+    """The row for a launch: rows of its arch come before portable ones, then the forms in the order of ``forms``.
 
-    Of rows that are equally special, the first one in the table is taken.
+    Of the rows of one form, those for longer windows come first, then those for larger grids. Which form is taken thus
+    does not depend on the grid, nor do a row's bits.
 
     Args:
         table: the library's own by default.
@@ -117,7 +118,8 @@ def select(problem: Problem, forms: Mapping[str, Form], table: Sequence[LaunchRo
     ]
     if not rows:
         raise ConfigError(f"launch table: no row for {problem}")
-    return max(rows, key=lambda row: (row.arch, row.min_tokens, row.min_heads))
+    order = list(forms)
+    return max(rows, key=lambda row: (row.arch, -order.index(row.form), row.min_tokens, row.min_heads))
 
 
 @cache

@@ -11,6 +11,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 KERNELS = {
     "verify": "_verify_kernel",
+    "verify_mma": "_verify_mma_kernel",
+    "verify_wgmma": "_verify_wgmma_kernel",
     "full_state": "_full_state_verify_kernel",
     "commit_state": "_commit_state_kernel",
     "commit_plan": "_commit_plan_kernel",

@@ -7,12 +7,44 @@ from torch import Tensor
 
 from recoverssm.checks import check_layer, check_out, check_records, check_row_vector
 from recoverssm.dispatch import Prepared, TensorMeta
+from recoverssm.kernels import gluon_compat
 from recoverssm.kernels.verify import _verify_kernel
-from recoverssm.launch import Form, rows_aligned, tiled_launch
+from recoverssm.kernels.verify_mma import _verify_mma_kernel
+from recoverssm.kernels.verify_wgmma import _verify_wgmma_kernel
+from recoverssm.launch import Form, Problem, rows_aligned, tiled_launch
 from recoverssm.triton_compat import KernelLaunch
 from recoverssm.types import GateParams, Records
 
-FORMS = {"recurrence": Form(_verify_kernel)}
+STRONGEST_BOUND = -5.0
+"""Over 16 tokens this leaves e^-80, whose inverse fp32 still holds."""
+
+
+def _fits_tensor_cores(problem: Problem) -> bool:
+    is_sized = problem.key_dim == problem.value_dim == 128
+    return gluon_compat.IS_TESTED and is_sized and problem.aligned
+
+
+def _is_mild(problem: Problem) -> bool:
+    """Whether the decay of a window and its inverse are both numbers, whatever the gates."""
+    return problem.lower_bound is not None and problem.lower_bound >= STRONGEST_BOUND
+
+
+def _fits_wgmma(problem: Problem) -> bool:
+    return problem.arch == 90 and _fits_tensor_cores(problem)
+
+
+def _fits_mma(problem: Problem) -> bool:
+    return problem.arch >= 80 and _fits_tensor_cores(problem)
+
+
+FORMS = {
+    "wgmma": Form(_verify_wgmma_kernel, lambda problem: _fits_wgmma(problem) and _is_mild(problem)),
+    "wgmma_blocks": Form(_verify_wgmma_kernel, _fits_wgmma),
+    "mma": Form(_verify_mma_kernel, lambda problem: _fits_mma(problem) and _is_mild(problem)),
+    "mma_blocks": Form(_verify_mma_kernel, _fits_mma),
+    "recurrence": Form(_verify_kernel),
+}
+"""None looks at the number of rows: the bits of a row must not depend on it."""
 
 
 def verify(

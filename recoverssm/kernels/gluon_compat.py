@@ -1,0 +1,19 @@
+"""Gluon's names that differ between Triton versions: everything else in Gluon kernels is the same in all of them."""
+
+import triton
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.ampere import mma_v2
+
+IS_TESTED: bool = triton.__version__.split(".")[:2] == ["3", "6"]
+"""Whether our Gluon kernels ran on a GPU with this Triton version; on others the ops take their portable forms."""
+
+
+@gluon.jit
+def mma_tf32(a, b, acc):
+    """The product a b + acc on tf32 units, which cut fp32 operands to 11 bits."""
+    return mma_v2(a, b, acc, input_precision="tf32")
+
+
+thread_barrier = getattr(gl, "thread_barrier", None) or gl.barrier
+"""Waits for all threads of a program, and makes what they wrote to shared memory visible to each other."""

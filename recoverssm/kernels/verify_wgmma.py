@@ -1,0 +1,442 @@
+"""Verify on the tensor cores of sm_90: reads one checkpoint per row, writes outputs and records, leaves states alone.
+
+WY form (docs/algorithm.md): the state meets all tokens of the window in one product with decayed keys and queries, the
+probes; how tokens meet each other is a small matrix, and corrections follow by forward substitution.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, warpgroup_mma, warpgroup_mma_wait
+
+from recoverssm.kernels.coupling import (
+    add,
+    below,
+    block_sums,
+    columns,
+    coupling_sums,
+    halves,
+    left_fragments,
+    rows,
+    split_tokens,
+    tf32_parts,
+)
+
+
+@gluon.jit
+def _channel(i, ITEM_BITS: gl.constexpr):
+    """Which channel stands at place i of the operands, so that 16-byte loads of the state are fragments of it."""
+    if ITEM_BITS == 32:
+        return (i & ~15) | ((i & 3) << 2) | ((i >> 2) & 3)
+    else:
+        return (i & ~31) | (((i >> 1) & 3) << 3) | (((i >> 3) & 3) << 1) | (i & 1)
+
+
+@gluon.jit
+def _as_fragments(x, layout: gl.constexpr):
+    """The state [R, K] as loaded, its channels renamed by ``_channel``: no instruction."""
+    R: gl.constexpr = x.shape[0]
+    K: gl.constexpr = x.shape[1]
+    if x.dtype == gl.float32:
+        x = gl.permute(gl.reshape(x, [R, K // 16, 4, 4]), (0, 1, 3, 2))
+    else:
+        x = gl.permute(gl.reshape(x, [R, K // 32, 4, 4, 2]), (0, 1, 3, 2, 4))
+    return gl.convert_layout(gl.reshape(x, [R, K]), layout, assert_trivial=True)
+
+
+@gluon.jit
+def _load_chunk(state_ptrs, I: gl.constexpr, K: gl.constexpr, KK: gl.constexpr):
+    """Chunk I of the state: 64 value rows, KK channels; chunks go along the channels first."""
+    ptrs = state_ptrs + ((I // (K // KK)) * 64 * K + (I % (K // KK)) * KK)
+    return gl.load(ptrs, eviction_policy="evict_first")  # nobody reads it again before the L2 has seen all layers
+
+
+@gluon.jit
+def _prefetch(ptrs):
+    """Ask for the lines that hold ptrs to come to the L2; nobody waits."""
+    gl.inline_asm_elementwise(
+        "prefetch.global.L2 [$1]; mov.b32 $0, 0;", "=r,l", [ptrs.to(gl.int64)], dtype=gl.int32, is_pure=False, pack=1
+    )
+
+
+@gluon.jit
+def _probe_slice(
+    chunks,
+    probes_s,
+    third_s,
+    state_ptrs,
+    I: gl.constexpr,
+    TP: gl.constexpr,
+    KC: gl.constexpr,
+    AHEAD: gl.constexpr,
+    NUM_SLICES: gl.constexpr,
+):
+    """The products of value rows 64 I to 64 I + 63 with all probes, [64, 2 TP] fp32, and the chunks that follow.
+
+    The parts of a probe lie side by side in probes_s, so that one instruction multiplies both. A chunk that the tensor
+    cores are done with makes room for the next one.
+    """
+    FP32: gl.constexpr = chunks[0].dtype == gl.float32
+    KK: gl.constexpr = chunks[0].shape[1]
+    wide: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 4 * TP, 8 if FP32 else 16])
+    narrow: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 2 * TP, 8 if FP32 else 16])
+    a_wide: gl.constexpr = gl.DotOperandLayout(0, wide, 1 if FP32 else 2)
+    a_narrow: gl.constexpr = gl.DotOperandLayout(0, narrow, 1 if FP32 else 2)
+    both = gl.zeros([64, 4 * TP], gl.float32, wide)
+    small = gl.zeros([64, 2 * TP], gl.float32, narrow)
+    for j in gl.static_range(KC):
+        chunk = chunks[I * KC + j]
+        places = probes_s.slice(j * KK, KK, dim=1)
+        if FP32:
+            lead, rest = tf32_parts(chunk)
+            both = warpgroup_mma(
+                _as_fragments(lead, a_wide), places.permute((1, 0)), both, use_acc=j > 0, is_async=True
+            )
+            small = warpgroup_mma(
+                _as_fragments(rest, a_narrow),
+                places.slice(0, 2 * TP, dim=0).permute((1, 0)),
+                small,
+                use_acc=j > 0,
+                is_async=True,
+            )
+            both, small = warpgroup_mma_wait(0, deps=(both, small))
+        else:
+            both = warpgroup_mma(
+                _as_fragments(chunk, a_wide), places.permute((1, 0)), both, use_acc=j > 0, is_async=True
+            )
+            small = warpgroup_mma(
+                _as_fragments(chunk, a_narrow),
+                third_s.slice(j * KK, KK, dim=1).permute((1, 0)),
+                small,
+                use_acc=j > 0,
+                is_async=True,
+            )
+            if I + AHEAD < NUM_SLICES or j + 1 == KC:
+                both, small = warpgroup_mma_wait(0, deps=(both, small))
+        if I + AHEAD < NUM_SLICES:
+            chunks = chunks + (_load_chunk(state_ptrs, (I + AHEAD) * KC + j, KK * KC, KK),)
+    lead_sum, rest_sum = halves(both)
+    lead_sum = gl.convert_layout(lead_sum, narrow, assert_trivial=True)
+    rest_sum = gl.convert_layout(rest_sum, narrow, assert_trivial=True)
+    return lead_sum + (rest_sum + small), chunks
+
+
+@gluon.jit
+def _solve(
+    products_s,
+    couplings_s,
+    scales_s,
+    value,
+    correction_ptrs,
+    out_ptrs,
+    stride_out_token,
+    query_len,
+    own_row: gl.constexpr,
+    own_rows: gl.constexpr,
+    T: gl.constexpr,
+    TP: gl.constexpr,
+    V: gl.constexpr,
+):
+    """Corrections and outputs of the value rows in products_s, stored token by token; a thread has whole rows."""
+    wide: gl.constexpr = gl.BlockedLayout([1, 2 * TP], [32, 1], [4, 1], [1, 0])
+    four: gl.constexpr = gl.BlockedLayout([1, 4], [32, 1], [4, 1], [1, 0])
+    products = columns(products_s.load(wide), own_row)
+    value = columns(value.to(gl.float32), own_row)
+    corrections = ()
+    for t in gl.static_range(T):
+        to_key = columns(couplings_s.slice(t, 1).load(own_rows), own_row)
+        to_query = columns(couplings_s.slice(TP + t, 1).load(own_rows), own_row)
+        scales = columns(scales_s.slice(t, 1).load(four), own_row)
+        correction = scales[0] * value[t] - scales[1] * products[t]
+        output = scales[2] * products[TP + t]
+        for s in gl.static_range(t):
+            correction -= to_key[s] * corrections[s]
+            output += to_query[s] * corrections[s]
+        output += to_query[t] * correction
+        corrections = corrections + (correction,)
+        is_token = t < query_len
+        gl.store(correction_ptrs + t * V, correction, is_token, eviction_policy="evict_last")
+        gl.store(out_ptrs + t * stride_out_token, output.to(out_ptrs.dtype.element_ty), is_token)
+
+
+@gluon.jit
+def _verify_wgmma_kernel(
+    q_ptr,
+    k_ptr,
+    v_ptr,
+    raw_gate_ptr,
+    raw_beta_ptr,
+    A_log_ptr,
+    dt_bias_ptr,
+    state_ptr,
+    correction_ptr,
+    key_gate_ptr,
+    out_ptr,
+    query_start_loc_ptr,
+    state_indices_ptr,
+    lower_bound,
+    query_scale,
+    stride_q_token,
+    stride_k_token,
+    stride_v_token,
+    stride_gate_token,
+    stride_beta_token,
+    stride_out_token,
+    stride_state_slot,
+    stride_correction_row,
+    stride_key_gate_row,
+    H: gl.constexpr,
+    T: gl.constexpr,
+    K: gl.constexpr,
+    V: gl.constexpr,
+    BV: gl.constexpr,
+    BOUNDED: gl.constexpr,
+    CAUSAL_BLOCKS: gl.constexpr,  # couplings that no gate can make overflow
+    KC: gl.constexpr,  # chunks of channels in a slice of 64 value rows
+    AHEAD: gl.constexpr,  # slices whose loads are under way at once
+    STAGED: gl.constexpr,  # activations are read once and turned through shared memory, not read in two layouts
+    PREFETCH: gl.constexpr,  # the slices that are not ahead are asked for as soon as the probes are there
+):
+    """One program handles BV value rows of one head of one speculative row."""
+    gl.static_assert(K == 128)
+    TP: gl.constexpr = 8 if T <= 8 else 16  # tokens with padding
+    FP32: gl.constexpr = state_ptr.dtype.element_ty == gl.float32
+    ITEM_BITS: gl.constexpr = 32 if FP32 else 16
+    NUM_SLICES: gl.constexpr = BV // 64
+    KK: gl.constexpr = K // KC
+    LOG2_E: gl.constexpr = 1.4426950408889634
+    SCALE: gl.constexpr = 1.0 if TP == 8 else 2.0**58  # 16 tokens of e^-5 reach e^-80; with this nothing is denormal
+    pid = gl.program_id(0)
+    pid_v = pid % (V // BV)
+    pid_h = (pid // (V // BV)) % H
+    row = (pid // (V // BV) // H).to(gl.int64)
+    slot = gl.load(state_indices_ptr + row).to(gl.int64)
+    first_token = gl.load(query_start_loc_ptr + row)
+    query_len = gl.minimum(gl.load(query_start_loc_ptr + row + 1) - first_token, T)
+    first_token = first_token.to(gl.int64)
+
+    # A thread owns value rows: [BV, TP], [BV, 1]
+    own_rows: gl.constexpr = gl.BlockedLayout([1, TP], [32, 1], [4, 1], [1, 0])
+    own_row: gl.constexpr = gl.BlockedLayout([1, 1], [32, 1], [4, 1], [1, 0])
+    offs_v = gl.arange(0, BV, gl.SliceLayout(1, own_row))[:, None]
+    out_ptrs = out_ptr + first_token * stride_out_token + pid_h * V + pid_v * BV + offs_v
+    if slot <= 0 or query_len <= 0:
+        for t in range(query_len):
+            gl.store(out_ptrs + t * stride_out_token, gl.zeros([BV, 1], out_ptr.dtype.element_ty, own_row))
+        return
+
+    # A load of 16 bytes a thread in the order of a tensor-core fragment; on its way during all that follows.
+    mma: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 4 * TP, 8 if FP32 else 16])
+    loaded: gl.constexpr = gl.DotOperandLayout(0, mma, 4 if FP32 else 8)
+    offs_r = gl.arange(0, 64, gl.SliceLayout(1, loaded))[:, None]
+    offs_c = gl.arange(0, KK, gl.SliceLayout(0, loaded))[None, :]
+    state_ptrs = state_ptr + slot * stride_state_slot + (pid_h * V + pid_v * BV) * K + (offs_r * K + offs_c)
+    chunks = ()
+    for i in gl.static_range(AHEAD * KC):
+        chunks = chunks + (_load_chunk(state_ptrs, i, K, KK),)
+
+    # A thread owns a channel: [TP, K]
+    own_channel: gl.constexpr = gl.BlockedLayout([TP, 1], [1, 32], [1, 4], [1, 0])
+    offs_t = gl.arange(0, TP, gl.SliceLayout(1, own_channel))[:, None]
+    offs_k = _channel(gl.arange(0, K, gl.SliceLayout(0, own_channel)), ITEM_BITS)[None, :]
+    mask_t = offs_t < query_len
+    head_k = pid_h * K
+    q_head_ptr = q_ptr + first_token * stride_q_token + head_k
+    k_head_ptr = k_ptr + first_token * stride_k_token + head_k
+    gate_head_ptr = raw_gate_ptr + first_token * stride_gate_token + head_k
+    if not STAGED:
+        raw_gate = gl.load(gate_head_ptr + offs_t * stride_gate_token + offs_k, mask_t, 0.0)
+        key = gl.load(k_head_ptr + offs_t * stride_k_token + offs_k, mask_t, 0.0)
+        query = gl.load(q_head_ptr + offs_t * stride_q_token + offs_k, mask_t, 0.0)
+    gate_scale = gl.exp(gl.load(A_log_ptr + pid_h))
+    dt_bias = gl.load(dt_bias_ptr + head_k + offs_k)
+
+    # A thread owns eight adjacent channels of a token: norms and the copy into the records.
+    vectors: gl.constexpr = gl.BlockedLayout([1, 8], [2, 16], [4, 1], [1, 0])
+    offs_tn = gl.arange(0, TP, gl.SliceLayout(1, vectors))
+    offs_n = gl.arange(0, K, gl.SliceLayout(0, vectors))[None, :]
+    mask_n = (offs_tn < query_len)[:, None]
+    token_n = offs_tn[:, None]
+    key_n = gl.load(k_head_ptr + token_n * stride_k_token + offs_n, mask_n, 0.0)
+    query_n = gl.load(q_head_ptr + token_n * stride_q_token + offs_n, mask_n, 0.0)
+    beta_ptrs = raw_beta_ptr + first_token * stride_beta_token + pid_h + offs_tn * stride_beta_token
+    raw_beta = gl.load(beta_ptrs, offs_tn < query_len, 0.0).to(gl.float32)
+    gate_n = gl.load(gate_head_ptr + token_n * stride_gate_token + offs_n, mask_n, 0.0)
+    # Values through shared memory, since loads of theirs behind the product would wait for the L2 once more.
+    ITEMS: gl.constexpr = BV // 16
+    of_values: gl.constexpr = gl.BlockedLayout([1, ITEMS], [2, 16], [4, 1], [1, 0])
+    offs_vt = gl.arange(0, TP, gl.SliceLayout(1, of_values))[:, None]
+    offs_vv = gl.arange(0, BV, gl.SliceLayout(0, of_values))[None, :]
+    value_ptrs = v_ptr + first_token * stride_v_token + pid_h * V + pid_v * BV + offs_vt * stride_v_token + offs_vv
+    value_n = gl.load(value_ptrs, offs_vt < query_len, 0.0)
+    values_s = gl.allocate_shared_memory(v_ptr.dtype.element_ty, [TP, BV], gl.SwizzledSharedLayout(1, 1, 1, [1, 0]))
+    if pid_v == 0:
+        key_gate_ptrs = key_gate_ptr + row * stride_key_gate_row + pid_h * T * 2 * K + token_n * (2 * K) + offs_n
+        gl.store(key_gate_ptrs, key_n, mask_n, eviction_policy="evict_last")
+        gl.store(key_gate_ptrs + K, gate_n, mask_n, eviction_policy="evict_last")
+    values_s.store(value_n)
+    if STAGED:
+        all_n = gl.join(gl.join(key_n, gate_n), gl.join(query_n, query_n))  # [TP, K, 2, 2]
+        if FP32:
+            all_n = gl.permute(gl.reshape(all_n, [TP, K // 16, 4, 4, 2, 2]), (0, 1, 3, 2, 4, 5))
+        else:
+            all_n = gl.permute(gl.reshape(all_n, [TP, K // 32, 4, 4, 2, 2, 2]), (0, 1, 3, 2, 4, 5, 6))
+        own_channels: gl.constexpr = gl.BlockedLayout([TP, 1, 2, 2], [1, 32, 1, 1], [1, 4, 1, 1], [3, 2, 1, 0])
+        first, second = gl.split(gl.convert_layout(gl.reshape(all_n, [TP, K, 2, 2]), own_channels))
+        key, raw_gate = gl.split(first)
+        query, _ = gl.split(second)
+        key = gl.convert_layout(key, own_channel, assert_trivial=True)
+        raw_gate = gl.convert_layout(raw_gate, own_channel, assert_trivial=True)
+        query = gl.convert_layout(query, own_channel, assert_trivial=True)
+
+    # The decays since the window began, and the probes.
+    x = raw_gate.to(gl.float32) + dt_bias
+    if BOUNDED:
+        log2_decay = (lower_bound * LOG2_E) / (1.0 + gl.exp2(-(gate_scale * LOG2_E) * x))
+    else:
+        softplus = gl.log2(1.0 + gl.exp2(LOG2_E * gl.minimum(x, 20.0)))
+        log2_decay = -gate_scale * gl.where(x > 20.0, x * LOG2_E, softplus)
+    log2_step = gl.where(mask_t, log2_decay, 0.0)
+    log2_decay = gl.associative_scan(log2_step, 0, add)
+    decay = gl.exp2(log2_decay) * SCALE  # not exp2(log2_decay + ...), which would round slow channels
+    key = key.to(gl.float32)
+    query = query.to(gl.float32)
+    key_probe = key * decay
+    query_probe = query * decay
+    if FP32:
+        key_lead, key_rest = tf32_parts(key_probe)
+        query_lead, query_rest = tf32_parts(query_probe)
+    else:
+        key_lead, query_lead = key_probe.to(gl.bfloat16), query_probe.to(gl.bfloat16)
+        key_left = key_probe - key_lead.to(gl.float32)
+        query_left = query_probe - query_lead.to(gl.float32)
+        key_rest, query_rest = key_left.to(gl.bfloat16), query_left.to(gl.bfloat16)
+    probe_type: gl.constexpr = gl.float32 if FP32 else gl.bfloat16
+    probes_s = gl.allocate_shared_memory(probe_type, [4 * TP, K], gl.NVMMASharedLayout(128, ITEM_BITS, 2))
+    probes_s.store(below(below(key_lead, query_lead), below(key_rest, query_rest)))
+    third_s = probes_s
+    if not FP32:
+        key_third = (key_left - key_rest.to(gl.float32)).to(gl.bfloat16)
+        query_third = (query_left - query_rest.to(gl.float32)).to(gl.bfloat16)
+        third_s = gl.allocate_shared_memory(gl.bfloat16, [2 * TP, K], gl.NVMMASharedLayout(128, 16, 2))
+        third_s.store(below(key_third, query_third))
+
+    # Couplings of the tokens: what the keys before it add to a probe.
+    swizzled: gl.constexpr = gl.SwizzledSharedLayout(16, 1, 2, [2, 1, 0])
+    SHARED_PROBES: gl.constexpr = FP32 and not CAUSAL_BLOCKS
+    NUM_RIGHT: gl.constexpr = 2 * TP if CAUSAL_BLOCKS else TP
+    right_s = gl.allocate_shared_memory(gl.float32, [4, NUM_RIGHT, K // 4], swizzled)
+    if CAUSAL_BLOCKS:
+        # Within a block of four tokens from the block's start, which cannot overflow; from the block before it through
+        # that block's end. A decay beyond 2^-26 in one step is below what fp32 can tell from none left.
+        own_place: gl.constexpr = gl.BlockedLayout([1, 1], [1, 32], [1, 4], [1, 0])
+        steps = rows(gl.maximum(log2_step, -26.0), own_place)
+        prefix, suffix = block_sums(steps, 4, own_channel)
+        up = gl.exp2(prefix)
+        left_s = gl.allocate_shared_memory(
+            gl.float32, [4, 2 * TP, K // 4], swizzled, split_tokens(below(key * up, query * up))
+        )
+        right_s.store(split_tokens(below(key * gl.exp2(-prefix), key * gl.exp2(suffix))))
+        if TP == 16:
+            # Blocks further apart meet in the middle.
+            prefix, suffix = block_sums(steps, 8, own_channel)
+            up = gl.where(offs_t < 8, 0.0, gl.exp2(prefix))
+            far_left_s = gl.allocate_shared_memory(
+                gl.float32, [4, 2 * TP, K // 4], swizzled, split_tokens(below(key * up, query * up))
+            )
+            far_right_s = gl.allocate_shared_memory(
+                gl.float32, [4, TP, K // 4], swizzled, split_tokens(gl.where(offs_t < 8, key * gl.exp2(suffix), 0.0))
+            )
+    else:
+        if not SHARED_PROBES:
+            left_s = gl.allocate_shared_memory(
+                gl.float32, [4, 2 * TP, K // 4], swizzled, split_tokens(below(key_probe, query_probe))
+            )
+        right_s.store(split_tokens(key * (gl.exp2(-log2_decay) * (1.0 / SCALE))))
+
+    key_n = key_n.to(gl.float32)
+    query_n = query_n.to(gl.float32)
+    key_scale = gl.rsqrt(gl.sum(key_n * key_n, 1) + 1e-6)
+    out_scale = gl.rsqrt(gl.sum(query_n * query_n, 1) + 1e-6) * query_scale
+    beta = 1.0 / (1.0 + gl.exp2(-LOG2_E * raw_beta))
+    flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    flat2: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
+    flat3: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [2, 1, 0])
+    scales_s = gl.allocate_shared_memory(gl.float32, [TP, 4], flat2)
+    key_scale_s = gl.allocate_shared_memory(gl.float32, [TP], flat)
+    probe_scale_s = gl.allocate_shared_memory(gl.float32, [2 * TP], flat)
+    of_value = gl.join(beta, out_scale * (1.0 / SCALE))
+    of_products = gl.join(beta * key_scale * (1.0 / SCALE), out_scale)
+    scales_s.store(gl.reshape(gl.join(of_value, of_products), [TP, 4]))
+    key_scale_s.store(key_scale)
+    probe_scale_s.store(below(beta * key_scale, out_scale))
+    fence_async_shared()
+    if PREFETCH:
+        LINE: gl.constexpr = 128 * 8 // ITEM_BITS
+        NUM_LINES: gl.constexpr = (NUM_SLICES - AHEAD) * 64 * K // LINE
+        lines = gl.arange(0, NUM_LINES, gl.BlockedLayout([1], [32], [4], [0])) * LINE
+        head_ptr = state_ptr + slot * stride_state_slot + (pid_h * V + pid_v * BV) * K
+        _prefetch(head_ptr + (AHEAD * 64 * K + lines))
+
+    sums_s = gl.allocate_shared_memory(gl.float32, [4, 2 * TP, NUM_RIGHT], flat3)
+    coupled: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [4, 1, 1], [1, 16, 8])
+    if SHARED_PROBES:
+        as_left: gl.constexpr = gl.DistributedLinearLayout(
+            [[0, 1], [0, 2], [8, 0], [0, 16]] + ([[16, 0]] if TP == 16 else []),
+            [[0, 4], [0, 8], [1, 0], [2, 0], [4, 0]],
+            [[0, 32], [0, 64]],
+            [],
+            [2 * TP, K],
+        )
+        left_lead = left_fragments(split_tokens(probes_s.slice(0, 2 * TP).load(as_left)), coupled)
+        left_rest = left_fragments(split_tokens(probes_s.slice(2 * TP, 2 * TP).load(as_left)), coupled)
+    else:
+        left = left_fragments(left_s.load(gl.DotOperandLayout(0, coupled, 4)), coupled)
+        left_lead, left_rest = tf32_parts(left)
+    sums_s.store(coupling_sums(left_lead, left_rest, right_s, coupled))
+    if CAUSAL_BLOCKS and TP == 16:
+        left = left_fragments(far_left_s.load(gl.DotOperandLayout(0, coupled, 4)), coupled)
+        left_lead, left_rest = tf32_parts(left)
+        far_sums = coupling_sums(left_lead, left_rest, far_right_s, coupled)
+        far_sums_s = gl.allocate_shared_memory(gl.float32, [4, 2 * TP, TP], flat3, far_sums)
+    quarters: gl.constexpr = gl.BlockedLayout([4, 1, TP // 8], [1, 4, 8], [1, 4, 1], [2, 1, 0])
+    pairs: gl.constexpr = gl.SliceLayout(0, quarters)
+    if CAUSAL_BLOCKS:
+        couplings = gl.sum(sums_s.slice(0, TP, dim=2).load(quarters), 0)
+        across = gl.sum(sums_s.slice(TP, TP, dim=2).load(quarters), 0)
+        probe_block = (gl.arange(0, 2 * TP, gl.SliceLayout(1, pairs)) % TP) // 4
+        key_block = gl.arange(0, TP, gl.SliceLayout(0, pairs)) // 4
+        couplings = gl.where(probe_block[:, None] == key_block[None, :], couplings, across)
+        if TP == 16:
+            is_far = (probe_block[:, None] >= 2) & (key_block[None, :] < 2)
+            couplings = gl.where(is_far, gl.sum(far_sums_s.load(quarters), 0), couplings)
+    else:
+        couplings = gl.sum(sums_s.load(quarters), 0)
+    couplings *= probe_scale_s.load(gl.SliceLayout(1, pairs))[:, None]
+    couplings *= key_scale_s.load(gl.SliceLayout(0, pairs))[None, :]
+    couplings_s = gl.allocate_shared_memory(gl.float32, [2 * TP, TP], flat2)
+    couplings_s.store(couplings)
+
+    # Products with the state, 64 value rows at a time, and forward substitution, one thread to a row.
+    narrow_swizzle: gl.constexpr = gl.SwizzledSharedLayout(4, 2 if TP == 8 else 1, 4 if TP == 8 else 8, [1, 0])
+    products_s = gl.allocate_shared_memory(gl.float32, [BV, 2 * TP], narrow_swizzle)
+    for i in gl.static_range(NUM_SLICES):
+        if i + 1 == NUM_SLICES:
+            value = values_s.permute((1, 0)).load(own_rows)
+        products, chunks = _probe_slice(chunks, probes_s, third_s, state_ptrs, i, TP, KC, AHEAD, NUM_SLICES)
+        products_s.slice(i * 64, 64).store(products)
+    correction_ptrs = correction_ptr + row * stride_correction_row + pid_h * T * V + pid_v * BV + offs_v
+    _solve(
+        products_s,
+        couplings_s,
+        scales_s,
+        value,
+        correction_ptrs,
+        out_ptrs,
+        stride_out_token,
+        query_len,
+        own_row,
+        own_rows,
+        T,
+        TP,
+        V,
+    )

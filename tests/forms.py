@@ -1,0 +1,38 @@
+"""Lets an op take one form with given constants, on the CPU in the emulator of Gluon kernels."""
+
+import importlib
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from recoverssm.dispatch import Prepared
+from recoverssm.kernels import gluon_compat
+from recoverssm.launch import Form, LaunchRow, device_arch
+from tests.gluon_interpreter import Emulated
+
+ASSEMBLY = {"prefetch.global.L2 [$1]; mov.b32 $0, 0;": lambda addresses: np.zeros(addresses.shape, np.int32)}
+
+
+def use_form(monkeypatch: pytest.MonkeyPatch, op: str, form: str, device: str, **constants: Any) -> None:
+    """From here on ``op`` runs ``form``."""
+    module = importlib.import_module(f"recoverssm.ops.{op}")
+    kernel = importlib.import_module(f"recoverssm.kernels.{op}_{form.removesuffix('_blocks')}")
+    kernel = getattr(kernel, f"_{op}_{form.removesuffix('_blocks')}_kernel")
+    rows = [
+        LaunchRow(op, 0, dtype, form, 0, 1, constants | {"num_warps": 4}, "a test")
+        for dtype in (torch.float32, torch.bfloat16)
+    ]
+    monkeypatch.setattr(module, "FORMS", {form: Form(Emulated(kernel, asm=ASSEMBLY) if device == "cpu" else kernel)})
+    monkeypatch.setattr("recoverssm.launch.load_table", lambda: rows)
+    monkeypatch.setattr(module, f"_{op}", Prepared(getattr(module, f"_{op}").prepare))
+
+
+def skip_unless_runs(arch: int, *, exactly: bool = False) -> None:
+    """For tests marked `gpu`: a Gluon form needs a card of ``arch`` or, unless ``exactly``, a later one."""
+    here = device_arch(torch.device("cuda", 0))
+    if not gluon_compat.IS_TESTED:
+        pytest.skip("Gluon kernels were not tested with this Triton")
+    if here < arch or (exactly and here != arch):
+        pytest.skip(f"needs sm_{arch}, this is sm_{here}")

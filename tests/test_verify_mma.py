@@ -1,0 +1,128 @@
+"""verify's form for tensor cores without wgmma: emulated on the CPU, compiled on any card from sm_80 on."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import pytest
+import torch
+
+from recoverssm import verify
+from recoverssm.launch import device_arch
+from tests.compile_forms import compile_ahead
+from tests.forms import skip_unless_runs, use_form
+from tests.test_verify import expect_verify, run_verify
+from tests.test_verify_wgmma import check_verify, ragged, random_rows, wide
+from tests.windows import Window, assert_matches, int32, storage_bits, tol
+
+DTYPES = (torch.float32, torch.bfloat16)
+CONSTANTS = {"BV": 128, "CAUSAL_BLOCKS": False, "SLICE": 32, "AHEAD": 2, "EVICT": False}
+
+
+def use_mma(monkeypatch, device, bound, **changed):
+    blocks = bound is None or bound < -5.0
+    constants = CONSTANTS | {"CAUSAL_BLOCKS": blocks} | changed
+    use_form(monkeypatch, "verify", "mma_blocks" if blocks else "mma", device, **constants)
+
+
+EMULATED = [
+    *(
+        wide((length, max(length - 2, 0), 1), (2, 1, 0), length, state_dtype=dtype, lower_bound=bound)
+        for length in (1, 3, 8, 9, 16)
+        for dtype in DTYPES
+        for bound in (-5.0, None)
+    ),
+    wide((3, 8), (2, 1), 8, num_heads=2, activation_dtype=torch.float32),
+    wide((8,), (1,), 8, activation_dtype=torch.float16),
+    wide((5, 16), (2, 1), 16, lower_bound=-20.0),
+]
+
+
+@pytest.mark.parametrize("case", EMULATED, ids=str)
+def test_emulated_form_matches_reference(case, monkeypatch):
+    use_mma(monkeypatch, "cpu", case.lower_bound)
+
+    check_verify(case, "cpu", scale=5.0)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_emulated_tilings_give_the_same_bits(dtype, monkeypatch):
+    case, bits = wide((9,), (1,), 9, state_dtype=dtype), []
+    tilings = [{"BV": 32, "AHEAD": 1}, {"BV": 64}, {"AHEAD": 4, "EVICT": True}, {}]
+    for changed in tilings:
+        use_mma(monkeypatch, "cpu", -5.0, **changed)
+        window = Window(case, "cpu")
+        run_verify(window)
+        bits.append((storage_bits(window.records[0].correction), storage_bits(window.out)))
+
+    assert all(torch.equal(one, first) for other in bits for one, first in zip(other, bits[0], strict=True))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_emulated_decays_as_strong_as_the_bound_allows_and_stronger_stay_finite(seed, monkeypatch):
+    """Channels that hardly decay beside channels that vanish at once."""
+    for bound, size in ((-5.0, 30.0), (None, 1e4)):
+        use_mma(monkeypatch, "cpu", bound)
+        window = Window(wide((16,), (1,), 16, lower_bound=bound), "cpu", seed)
+        window.gate.dt_bias[..., seed::4] = size
+        window.gate.dt_bias[..., seed + 1 :: 4] = -30.0
+        expected, expected_out = expect_verify(window)
+
+        out = run_verify(window)
+
+        assert_matches("out", out, expected_out, tol(torch.bfloat16, "cpu"))
+        assert_matches("correction", window.records[0].correction, expected.correction, 5e-7)
+
+
+COMBINATIONS = [
+    (1, 6, torch.float32, -5.0),
+    (3, 12, torch.bfloat16, None),
+    (8, 1, torch.float32, -5.0),
+    (8, 96, torch.bfloat16, -5.0),
+    (9, 6, torch.float32, None),
+    (16, 12, torch.bfloat16, -5.0),
+]
+
+
+def gpu_calls(device: str) -> Iterator[Callable[[], object]]:
+    """What the tests below launch."""
+
+    def verify_window(combination):
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            use_mma(monkeypatch, "cuda", combination[-1])
+            run_verify(Window(ragged(*combination), device))
+
+    yield from (partial(verify_window, combination) for combination in reversed(COMBINATIONS))
+
+
+@pytest.fixture(scope="module")
+def compiled():
+    skip_unless_runs(80)
+    compile_ahead("tests.test_verify_mma", device_arch(torch.device("cuda", 0)))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("combination", COMBINATIONS, ids=str)
+def test_windows_match_reference(combination, monkeypatch, compiled):
+    use_mma(monkeypatch, "cuda", combination[-1])
+
+    for scale in (0.1, 1.0, 5.0):
+        check_verify(ragged(*combination), "cuda", scale)
+
+
+@pytest.mark.gpu
+def test_bits_of_a_row_depend_neither_on_its_neighbours_nor_on_the_tiling(monkeypatch, compiled):
+    activations, states, records, gate, starts, slots = random_rows([8, 3, 8, 1], 8, 12, torch.float32, 0)
+    bits = []
+    for changed in ({}, {"BV": 32, "AHEAD": 1}):
+        use_mma(monkeypatch, "cuda", -5.0, **changed)
+        together = verify(*activations, states, records, gate, starts, slots)
+        bits.append((together[11:19], records.correction[2].clone()))
+        own = [x[11:19].clone() for x in activations]
+        bits.append(
+            (
+                verify(*own, states, records, gate, int32([0, 8], "cuda"), slots[2:3].clone()),
+                records.correction[0].clone(),
+            )
+        )
+
+    assert all(torch.equal(one, first) for other in bits for one, first in zip(other, bits[0], strict=True))
