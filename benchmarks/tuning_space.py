@@ -28,6 +28,9 @@ def _grid(**axes: tuple[Constant, ...]) -> tuple[Mapping[str, Constant], ...]:
     return tuple(dict(zip(axes, values, strict=True)) for values in product(*axes.values()))
 
 
+_NO_POLICY: Mapping[str, tuple[Constant, ...]] = {"LOAD_POLICY": ("",), "STORE_POLICY": ("",)}
+"""What lines kept in the L2 do to the kernels that follow does not show in the time of a commit."""
+
 SPACES: Mapping[str, Mapping[str, tuple[Mapping[str, Constant], ...]]] = {
     "verify": {
         "recurrence": (
@@ -48,6 +51,12 @@ SPACES: Mapping[str, Mapping[str, tuple[Mapping[str, Constant], ...]]] = {
             *_grid(BV=(8, 16, 32), BK=(32,), NUM_STAGES=(2, 3), num_warps=(1,)),
             *_grid(BV=(16, 32), BK=(32, 64), NUM_STAGES=(1,), num_warps=(1,)),
             *_grid(BV=(32, 64), BK=(32,), NUM_STAGES=(3,), num_warps=(2, 4)),
+        ),
+        "async": (
+            *_grid(BV=(64, 128), CHUNK=(32, 64), **_NO_POLICY, num_warps=(4,)),
+            *_grid(BV=(128,), CHUNK=(128,), **_NO_POLICY, num_warps=(4, 8)),
+            *_grid(BV=(128,), CHUNK=(32, 64), **_NO_POLICY, num_warps=(4,), maxnreg=(128,)),
+            *_grid(BV=(128,), CHUNK=(128,), **_NO_POLICY, num_warps=(4,), maxnreg=(168,)),
         ),
     },
 }

@@ -15,6 +15,7 @@ KERNELS = {
     "verify_wgmma": "_verify_wgmma_kernel",
     "full_state": "_full_state_verify_kernel",
     "commit_state": "_commit_state_kernel",
+    "commit_state_async": "_commit_state_async_kernel",
     "commit_plan": "_commit_plan_kernel",
     "conv": "_compact_conv_kernel",
 }

@@ -1,12 +1,13 @@
 """Gluon's names that differ between Triton versions: everything else in Gluon kernels is the same in all of them."""
 
+import torch
 import triton
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import mma_v2
 
-IS_TESTED: bool = triton.__version__.split(".")[:2] == ["3", "6"]
-"""Whether our Gluon kernels ran on a GPU with this Triton version; on others the ops take their portable forms."""
+IS_TESTED: bool = triton.__version__.split(".")[:2] == ["3", "6"] and torch.version.hip is None
+"""Whether our Gluon kernels ran on NVIDIA's GPUs with this Triton version; elsewhere ops take their portable forms."""
 
 
 @gluon.jit

@@ -17,12 +17,21 @@ from recoverssm.checks import (
 )
 from recoverssm.dispatch import Prepared, TensorMeta, describe
 from recoverssm.errors import ShapeError
+from recoverssm.kernels import gluon_compat
 from recoverssm.kernels.commit_state import _commit_state_kernel
-from recoverssm.launch import Form, tiled_launch
+from recoverssm.kernels.commit_state_async import _commit_state_async_kernel
+from recoverssm.launch import Form, Problem, tiled_launch
 from recoverssm.triton_compat import KernelLaunch
 from recoverssm.types import CommitPlan, GateParams, LayerTable
 
-FORMS = {"recurrence": Form(_commit_state_kernel)}
+
+def _fits_async(problem: Problem) -> bool:
+    is_sized = problem.key_dim == problem.value_dim == 128
+    return gluon_compat.IS_TESTED and problem.arch >= 80 and problem.aligned and is_sized
+
+
+FORMS = {"async": Form(_commit_state_async_kernel, _fits_async), "recurrence": Form(_commit_state_kernel)}
+"""Neither looks at the number of rows: the bits of a row must not depend on it."""
 
 
 def commit_state(
