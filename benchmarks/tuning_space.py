@@ -28,8 +28,13 @@ def _grid(**axes: tuple[Constant, ...]) -> tuple[Mapping[str, Constant], ...]:
     return tuple(dict(zip(axes, values, strict=True)) for values in product(*axes.values()))
 
 
+def _staged(**axes: tuple[Constant, ...]) -> tuple[Mapping[str, Constant], ...]:
+    return _grid(**{"UNROLLED": (False,), "MASKED": (False,), "EVICT": (False,)} | axes)
+
+
 _NO_POLICY: Mapping[str, tuple[Constant, ...]] = {"LOAD_POLICY": ("",), "STORE_POLICY": ("",)}
 """What lines kept in the L2 do to the kernels that follow does not show in the time of a commit."""
+
 
 SPACES: Mapping[str, Mapping[str, tuple[Mapping[str, Constant], ...]]] = {
     "verify": {
@@ -44,6 +49,12 @@ SPACES: Mapping[str, Mapping[str, tuple[Mapping[str, Constant], ...]]] = {
             *_grid(BV=(4, 8, 16, 32), BK=(32,), NUM_STAGES=(3,), num_warps=(1,)),
             *_grid(BV=(16, 32), BK=(32, 64), NUM_STAGES=(1, 2), num_warps=(1,)),
             *_grid(BV=(32, 64), BK=(32,), NUM_STAGES=(3,), num_warps=(2, 4)),
+        ),
+        "staged": (
+            *_staged(BV=(16,), LANES=(16,), ROWS=(4,), EVICT=(False, True), num_warps=(1, 2)),
+            *_staged(BV=(32, 64), LANES=(16,), ROWS=(4,), EVICT=(False, True), num_warps=(4,)),
+            *_staged(BV=(16,), LANES=(8,), ROWS=(1,), UNROLLED=(True,), MASKED=(False, True), num_warps=(4,)),
+            *_staged(BV=(32,), LANES=(8,), ROWS=(2,), UNROLLED=(True,), MASKED=(False, True), num_warps=(4,)),
         ),
     },
     "commit_state": {

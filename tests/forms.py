@@ -17,11 +17,12 @@ ASSEMBLY = {"prefetch.global.L2 [$1]; mov.b32 $0, 0;": lambda addresses: np.zero
 
 def use_form(monkeypatch: pytest.MonkeyPatch, op: str, form: str, device: str, **constants: Any) -> None:
     """From here on ``op`` runs ``form``."""
-    module = importlib.import_module(f"recoverssm.ops.{op}")
-    kernel = importlib.import_module(f"recoverssm.kernels.{op}_{form.removesuffix('_blocks')}")
-    kernel = getattr(kernel, f"_{op}_{form.removesuffix('_blocks')}_kernel")
+    stem = op.removesuffix("_verify")  # of full_state_verify
+    module = importlib.import_module(f"recoverssm.ops.{stem}")
+    name = f"{stem}_{form.removesuffix('_blocks')}"
+    kernel = getattr(importlib.import_module(f"recoverssm.kernels.{name}"), f"_{name}_kernel")
     rows = [
-        LaunchRow(op, 0, dtype, form, 0, 1, constants | {"num_warps": 4}, "a test")
+        LaunchRow(op, 0, dtype, form, 0, 1, {"num_warps": 4} | constants, "a test")
         for dtype in (torch.float32, torch.bfloat16)
     ]
     monkeypatch.setattr(module, "FORMS", {form: Form(Emulated(kernel, asm=ASSEMBLY) if device == "cpu" else kernel)})

@@ -14,6 +14,7 @@ KERNELS = {
     "verify_mma": "_verify_mma_kernel",
     "verify_wgmma": "_verify_wgmma_kernel",
     "full_state": "_full_state_verify_kernel",
+    "full_state_staged": "_full_state_staged_kernel",
     "commit_state": "_commit_state_kernel",
     "commit_state_async": "_commit_state_async_kernel",
     "commit_plan": "_commit_plan_kernel",

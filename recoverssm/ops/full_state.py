@@ -15,12 +15,23 @@ from recoverssm.checks import (
     check_tensor,
 )
 from recoverssm.dispatch import Prepared, TensorMeta
+from recoverssm.kernels import gluon_compat
 from recoverssm.kernels.full_state import _full_state_verify_kernel
-from recoverssm.launch import Form, rows_aligned, tiled_launch
+from recoverssm.kernels.full_state_staged import _full_state_staged_kernel
+from recoverssm.launch import Form, Problem, rows_aligned, tiled_launch
 from recoverssm.triton_compat import KernelLaunch
 from recoverssm.types import GateParams
 
-FORMS = {"recurrence": Form(_full_state_verify_kernel)}
+
+def _fits_staged(problem: Problem) -> bool:
+    is_sized = problem.key_dim == problem.value_dim == 128 and problem.spec_query_len <= 16
+    return problem.arch >= 80 and gluon_compat.IS_TESTED and is_sized and problem.aligned
+
+
+FORMS = {
+    "staged": Form(_full_state_staged_kernel, _fits_staged),
+    "recurrence": Form(_full_state_verify_kernel),
+}
 
 
 def full_state_verify(
