@@ -161,6 +161,24 @@ def test_gates_of_any_size_match_reference(lower_bound, device):
     assert_matches("correction", window.records[0].correction, expected.correction, FP32_TOL)
 
 
+def set_small_gates(window):
+    """Unbounded gates as trained models have them: A of 15 times a softplus of about 0.02."""
+    window.gate.A_log.fill_(2.7)
+    window.gate.dt_bias.sub_(4.0)
+    window.raw_gate.mul_(0.3)
+    window.checkpoint_states[0].mul_(5.0)
+
+
+def test_softplus_is_exact_where_it_is_small_and_much_enlarged(device):
+    window = Window(replace(FULL, lower_bound=None), device)
+    set_small_gates(window)
+    expected, _ = expect_verify(window)
+
+    run_verify(window)
+
+    assert_matches("correction", window.records[0].correction, expected.correction, 5e-7)
+
+
 def test_keys_and_queries_of_zero_or_near_it_are_normalised_with_the_eps(device):
     window = Window(FULL, device)
     for vectors in (window.k, window.q):

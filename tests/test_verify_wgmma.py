@@ -14,7 +14,7 @@ from recoverssm.reference.recurrence import delta_step, kda_log_decay, scaled_qu
 from tests.compile_forms import compile_ahead
 from tests.forms import skip_unless_runs, use_form
 from tests.test_launch import problem
-from tests.test_verify import expect_verify, run_verify
+from tests.test_verify import expect_verify, run_verify, set_small_gates
 from tests.windows import (
     Window,
     WindowCase,
@@ -118,6 +118,19 @@ def test_emulated_decays_as_strong_as_the_bound_allows_and_stronger_stay_finite(
 
         assert_matches("out", out, expected_out, tol(torch.bfloat16, "cpu"))
         assert_matches("correction", window.records[0].correction, expected.correction, U_TOL[torch.float32])
+
+
+@pytest.mark.parametrize("form", ["wgmma_blocks", "mma_blocks"])
+def test_emulated_softplus_is_exact_where_it_is_small_and_much_enlarged(form, monkeypatch):
+    tiling = {"SLICE": 32, "AHEAD": 2, "EVICT": False} if form == "mma_blocks" else CONSTANTS
+    use_form(monkeypatch, "verify", form, "cpu", **tiling | {"BV": 128, "CAUSAL_BLOCKS": True})
+    window = Window(wide((8, 8), (1, 2), 8, lower_bound=None), "cpu")
+    set_small_gates(window)
+    expected, _ = expect_verify(window)
+
+    run_verify(window)
+
+    assert_matches("correction", window.records[0].correction, expected.correction, 3e-7)
 
 
 @pytest.mark.parametrize(

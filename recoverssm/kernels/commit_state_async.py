@@ -9,23 +9,13 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
 
+from recoverssm.kernels.gate import log_decay
 from recoverssm.kernels.gluon_compat import thread_barrier
 
 
 @gluon.jit
 def _add(a, b):
     return a + b
-
-
-@gluon.jit
-def _log_decay(raw_gate, dt_bias, gate_scale, lower_bound, BOUNDED: gl.constexpr):
-    """The exponent of ``kda_decay`` in the recurrence, at most 0."""
-    x = raw_gate + dt_bias
-    if BOUNDED:
-        log_decay = lower_bound / (1.0 + gl.exp(-gate_scale * x))
-    else:
-        log_decay = -gate_scale * gl.where(x > 20.0, x, gl.log(1.0 + gl.exp(x)))
-    return log_decay
 
 
 @gluon.jit
@@ -140,11 +130,11 @@ def _commit_state_async_kernel(
     corrections_smem = gl.allocate_shared_memory(gl.float32, [TP, BV], PLAIN)
     tokens = TP - 1 - gl.arange(0, TP, layout=gl.SliceLayout(1, CHANNELS))[:, None]
     raw_next_gate = raw_gates_smem.load(CHANNELS).to(gl.float32)
-    next_decay = _log_decay(raw_next_gate, dt_bias[None, :], gate_scale, lower_bound, BOUNDED)
+    next_decay = log_decay(raw_next_gate, dt_bias[None, :], gate_scale, lower_bound, BOUNDED)
     next_decay = gl.where(tokens + 1 < commit_len, next_decay, 0.0)
     following = gl.associative_scan(next_decay, 0, _add)
     keys_smem.store(raw_keys_smem.load(CHANNELS).to(gl.float32) * gl.exp(following))
-    first_decay = _log_decay(raw_first_gate.to(gl.float32), dt_bias, gate_scale, lower_bound, BOUNDED)
+    first_decay = log_decay(raw_first_gate.to(gl.float32), dt_bias, gate_scale, lower_bound, BOUNDED)
     decay_smem.store(gl.exp(first_decay + gl.sum(next_decay, axis=0)))
     key = raw_keys_smem.load(TOKEN_K).to(gl.float32)
     inverse_norm = gl.rsqrt(gl.sum(key * key, axis=1) + 1e-6)

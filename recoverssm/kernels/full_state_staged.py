@@ -7,17 +7,8 @@ round of reductions instead of two, and gates and norms are computed once for a 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
+from recoverssm.kernels.gate import log_decay
 from recoverssm.kernels.gluon_compat import thread_barrier
-
-
-@gluon.jit
-def _log_decay(raw_gate, dt_bias, gate_scale, lower_bound, BOUNDED: gl.constexpr):
-    x = raw_gate + dt_bias
-    if BOUNDED:
-        log_decay = lower_bound / (1.0 + gl.exp(-gate_scale * x))
-    else:
-        log_decay = -gate_scale * gl.where(x > 20.0, x, gl.log(1.0 + gl.exp(x)))  # above 20 they are equal in fp32
-    return log_decay
 
 
 @gluon.jit
@@ -115,7 +106,7 @@ def _full_state_staged_kernel(
     query = raw_query.to(gl.float32)
     key = key * gl.rsqrt(gl.sum(key * key, axis=1) + 1e-6)[:, None]
     query = query * (gl.rsqrt(gl.sum(query * query, axis=1) + 1e-6)[:, None] * query_scale)
-    decay = gl.exp(_log_decay(raw_gate.to(gl.float32), dt_bias, gate_scale, lower_bound, BOUNDED))
+    decay = gl.exp(log_decay(raw_gate.to(gl.float32), dt_bias, gate_scale, lower_bound, BOUNDED))
     beta = 1.0 / (1.0 + gl.exp(-raw_beta))
     keys = gl.allocate_shared_memory(gl.float32, [BT, K], flat2, key)._reinterpret(gl.float32, [BT, 1, K], flat2)
     queries = gl.allocate_shared_memory(gl.float32, [BT, K], flat2, query)._reinterpret(gl.float32, [BT, 1, K], flat2)

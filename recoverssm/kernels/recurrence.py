@@ -28,14 +28,34 @@ def l2_normalised(x):
 
 
 @triton.jit
+def softplus(x):
+    """log(1 + e^x) to a few units in the last place, where it is small too.
+
+    With z = e^-|x| it is max(x, 0) + log(1 + z), and log(1 + z) = 2 artanh(z / (2 + z)), as a series up to the 17th
+    power, since z / (2 + z) <= 1 / 3. A logarithm of 1 + z would have lost what is left of a small z.
+    """
+    z = tl.exp(-tl.abs(x))
+    y = z / (2.0 + z)
+    yy = y * y
+    series = 1.0 / 17.0
+    series = series * yy + 1.0 / 15.0
+    series = series * yy + 1.0 / 13.0
+    series = series * yy + 1.0 / 11.0
+    series = series * yy + 1.0 / 9.0
+    series = series * yy + 1.0 / 7.0
+    series = series * yy + 1.0 / 5.0
+    series = series * yy + 1.0 / 3.0
+    return tl.maximum(x, 0.0) + 2.0 * (y + y * yy * series)
+
+
+@triton.jit
 def kda_decay(raw_gate, dt_bias, gate_scale, lower_bound, BOUNDED: tl.constexpr):
     """exp(g) in [0, 1]; raw_gate, dt_bias: [K / BK, BK] fp32; gate_scale: exp(A_log) of the head."""
     x = raw_gate + dt_bias
     if BOUNDED:
         log_decay = lower_bound * tl.sigmoid(gate_scale * x)
     else:
-        softplus = tl.where(x > 20.0, x, tl.log(1.0 + tl.exp(x)))  # above 20 they are equal in fp32
-        log_decay = -gate_scale * softplus
+        log_decay = -gate_scale * softplus(x)
     return tl.exp(log_decay)
 
 

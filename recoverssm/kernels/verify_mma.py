@@ -9,6 +9,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import mma_v2
 
 from recoverssm.kernels.coupling import tf32_parts
+from recoverssm.kernels.gate import softplus
 from recoverssm.kernels.gluon_compat import mma_tf32
 
 
@@ -231,7 +232,7 @@ def _verify_mma_kernel(
         if BOUNDED:
             log_decay = lower_bound / (1.0 + gl.exp(-gate_scale * x))
         else:
-            log_decay = -gate_scale * gl.where(x > 20.0, x, gl.log(1.0 + gl.exp(x)))
+            log_decay = -gate_scale * softplus(x)
         norms.slice(8 * o, 8, dim=1).store(gl.join(gl.sum(key * key, axis=2), gl.sum(query * query, axis=2)))
         coupling, prefix, suffix, block = _octet_couplings(log_decay, key, query, token, CAUSAL_BLOCKS, lhs, rhs, mma)
         parts.slice(16 * o, 16, dim=1).slice(8 * o, 8, dim=2).store(coupling)

@@ -20,6 +20,7 @@ from recoverssm.kernels.coupling import (
     split_tokens,
     tf32_parts,
 )
+from recoverssm.kernels.gate import softplus
 
 
 @gluon.jit
@@ -293,8 +294,7 @@ def _verify_wgmma_kernel(
     if BOUNDED:
         log2_decay = (lower_bound * LOG2_E) / (1.0 + gl.exp2(-(gate_scale * LOG2_E) * x))
     else:
-        softplus = gl.log2(1.0 + gl.exp2(LOG2_E * gl.minimum(x, 20.0)))
-        log2_decay = -gate_scale * gl.where(x > 20.0, x * LOG2_E, softplus)
+        log2_decay = (-gate_scale * LOG2_E) * softplus(x)
     log2_step = gl.where(mask_t, log2_decay, 0.0)
     log2_decay = gl.associative_scan(log2_step, 0, add)
     decay = gl.exp2(log2_decay) * SCALE  # not exp2(log2_decay + ...), which would round slow channels
