@@ -28,10 +28,10 @@ def launches_of(call: Call) -> list[Launched]:
     return launched
 
 
-def num_programs(call: Call, op: str) -> int:
-    """Programs of the launch of kernel ``op`` that ``call`` makes, over all layers."""
-    (grid,) = [launch.grid for launch, _ in launches_of(call) if op in launch.kernel.fn.__name__]
-    return math.prod(grid)
+def num_programs(call: Call, number: int = 0) -> int:
+    """Programs of the launch with this number among those that ``call`` makes, over all layers."""
+    launch, _ = launches_of(call)[number]
+    return math.prod(launch.grid)
 
 
 def bare_launches(call: Call) -> Call:

@@ -124,7 +124,7 @@ class PreparedFullState:
         verifies: tuple[Call, ...] = tuple(partial(self._verify_pool, pool) for pool in range(num_pools))
         first_layers = range(0, max(num_pools, case.num_layers), case.num_layers)
         steps: tuple[Call, ...] = tuple(partial(self._step_call, first_layer) for first_layer in first_layers)
-        programs = num_programs(self._verify_nothing, "verify")
+        programs = num_programs(self._verify_nothing)
         restore = SavedMemory(self._pools).restore
         return [
             Series("verify", "graph-cold", verifies, verify_cost, 1, programs, restore),

@@ -28,6 +28,8 @@ from .base import (
     rotations,
 )
 
+STATE_LAUNCH = 1  # a commit launches its plan, states and conv windows, in this order
+
 
 class RecoverSSMProvider:
     """Verify and commit of this library."""
@@ -204,8 +206,8 @@ class PreparedRecoverSSM:
         }
         num_kernels = {"commit": 3, "step": num_layers + 3}
         programs = {
-            "verify": num_programs(self._verify_nothing, "verify"),
-            "commit_state": num_programs(self._commit_nothing, "commit_state"),
+            "verify": num_programs(self._verify_nothing),
+            "commit_state": num_programs(self._commit_nothing, STATE_LAUNCH),
         }
         programs["commit"] = programs["commit_state"]  # which moves nearly all of its bytes
         restores = self._restores()

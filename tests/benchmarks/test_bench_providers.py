@@ -11,7 +11,7 @@ from benchmarks.checks import INTERPRETED, Checklist
 from benchmarks.cpu_process import shrunken
 from benchmarks.inputs import NUM_UNOWNED_SLOTS
 from benchmarks.providers import PROVIDERS, base
-from benchmarks.providers.bare import launches_of
+from benchmarks.providers.bare import launches_of, num_programs
 from benchmarks.providers.full_state import _num_pools
 from benchmarks.providers.recoverssm import _num_sets
 from recoverssm.triton_compat import KernelLaunch
@@ -213,6 +213,20 @@ def test_controls_get_the_grid_of_the_launch(provider, op):
     series = {one.op: one for one in provider.prepare(case, CPU, 0, 0).series() if one.contract == "graph-cold"}[op]
 
     assert [math.prod(launch.grid) for launch, _ in launches_of(series.calls[0])] == [series.num_programs]
+
+
+def test_programs_are_counted_whatever_a_kernel_is_called():
+    class Kernel:
+        def __getitem__(self, grid):
+            return lambda *_, **__: None
+
+    launches = [KernelLaunch(Kernel(), grid, CPU, constants={}) for grid in [(3,), (4, 5)]]
+
+    def call():
+        for launch in launches:
+            launch((), ())
+
+    assert [num_programs(call), num_programs(call, 1)] == [3, 20]
 
 
 @pytest.mark.parametrize("provider", PROVIDERS, ids=lambda provider: provider.name)
