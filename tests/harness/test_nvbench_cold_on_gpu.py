@@ -94,8 +94,8 @@ def trickling(num_bytes):
 
 def test_memory_that_all_launches_share_is_read_from_the_l2_and_what_they_take_turns_on_is_cold():
     shared, turns = trickling(2 * MIB), [trickling(2 * MIB) for _ in range(80)]
-    # Not held against the time in a graph: there the one program stays on its SM, while here the SM that blocks NVBench's
-    # stream is free for it only after the replay, and from another SM the L2's other half may answer, a third slower.
+    # Not held against the time in a graph: there the one program stays on its SM, while here the SM that blocks
+    # NVBench's stream is free only after the replay, and another SM may read from the L2's other half, a third slower.
     warm_us = median(measure_nvbench_cold([shared] * 3).values_us)
     cold_us = median(measure_nvbench_cold(turns).values_us)
 
