@@ -32,6 +32,14 @@ def _staged(**axes: tuple[Constant, ...]) -> tuple[Mapping[str, Constant], ...]:
     return _grid(**{"UNROLLED": (False,), "MASKED": (False,), "EVICT": (False,)} | axes)
 
 
+def _wgmma(**axes: tuple[Constant, ...]) -> tuple[Mapping[str, Constant], ...]:
+    return _grid(**{"CAUSAL_BLOCKS": (False,), "STAGED": (False,), "num_warps": (4,)} | axes)
+
+
+def _mma(**axes: tuple[Constant, ...]) -> tuple[Mapping[str, Constant], ...]:
+    return _grid(**{"CAUSAL_BLOCKS": (False,), "EVICT": (False, True), "num_warps": (4,)} | axes)
+
+
 _NO_POLICY: Mapping[str, tuple[Constant, ...]] = {"LOAD_POLICY": ("",), "STORE_POLICY": ("",)}
 """What lines kept in the L2 do to the kernels that follow does not show in the time of a commit."""
 
@@ -42,6 +50,17 @@ SPACES: Mapping[str, Mapping[str, tuple[Mapping[str, Constant], ...]]] = {
             *_grid(BV=(4, 8, 16, 32), BK=(32,), NUM_STAGES=(3,), num_warps=(1,)),
             *_grid(BV=(16, 32), BK=(32, 64), NUM_STAGES=(1, 2), num_warps=(1,)),
             *_grid(BV=(32, 64), BK=(32,), NUM_STAGES=(3,), num_warps=(2,)),
+        ),
+        "wgmma": (
+            *_wgmma(BV=(64, 128), KC=(1, 2, 4), AHEAD=(1,), PREFETCH=(False, True)),
+            *_wgmma(BV=(64, 128), KC=(1, 2), AHEAD=(1,), PREFETCH=(False, True), maxnreg=(128, 168)),
+            *_wgmma(BV=(128,), KC=(2, 4), AHEAD=(2,), PREFETCH=(False,)),
+            *_wgmma(BV=(128,), KC=(2, 4), AHEAD=(1,), PREFETCH=(False,), STAGED=(True,), maxnreg=(168,)),
+        ),
+        "mma": (
+            *_mma(BV=(16, 32, 64), SLICE=(16, 32), AHEAD=(1,)),
+            *_mma(BV=(64, 128), SLICE=(16, 32), AHEAD=(2,), maxnreg=(128, 168)),
+            *_mma(BV=(128,), SLICE=(16,), AHEAD=(4,), maxnreg=(128, 168)),
         ),
     },
     "full_state_verify": {

@@ -1,5 +1,6 @@
 """Candidates of ``ci tune``: what is tried, what is refused, and that launches are those of the row to come."""
 
+import inspect
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -108,6 +109,16 @@ def test_every_form_of_a_space_exists_and_todays_row_is_always_tried(op):
     assert len(set(keys)) == len(keys)
     for candidate in known_candidates(op):
         assert candidate.constants.keys() >= {"BV", "num_warps"}
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_candidates_name_every_constant_of_their_kernel_and_no_other(op):
+    common = {"H", "T", "K", "V", "BOUNDED", "ALIGNED"}
+    for candidate in known_candidates(op):
+        parameters = inspect.signature(FORMS[op][candidate.form].kernel.fn).parameters.values()
+        constants = {parameter.name for parameter in parameters if "constexpr" in str(parameter.annotation)}
+
+        assert candidate.constants.keys() - {"num_warps", "maxnreg"} == constants - common, candidate
 
 
 def test_places_of_the_documented_grid_cover_every_launch():
