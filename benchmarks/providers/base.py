@@ -12,6 +12,7 @@ from recoverssm import cost
 from .. import inputs
 from ..cases import BenchCase
 from ..checks import Checklist
+from ..harness.clock import no_garbage_collection
 from ..harness.cold_cache import num_rotations
 from ..harness.records import Contract
 
@@ -105,9 +106,10 @@ def requested_bytes(device: torch.device, build: Callable[[], Sequence[Tensor]])
             storage.data_ptr(): storage.nbytes() for storage in (tensor.untyped_storage() for tensor in tensors)
         }
         return tensors, sum(storages.values())
-    before = _requested_now(device)
-    tensors = build()
-    return tensors, _requested_now(device) - before
+    with no_garbage_collection():  # it would free what others left, and take it off
+        before = _requested_now(device)
+        tensors = build()
+        return tensors, _requested_now(device) - before
 
 
 def _requested_now(device: torch.device) -> int:
