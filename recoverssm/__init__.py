@@ -10,11 +10,14 @@ from recoverssm.errors import (
     ShapeError,
     StrideError,
 )
-from recoverssm.ops import commit_plan, commit_state, compact_conv, full_state_verify, verify
-from recoverssm.types import CommitPlan, GateParams, KDAShape, LayerTable, Records
+from recoverssm.ops import align_plan, commit_plan, commit_state, compact_conv, full_state_verify, verify
+from recoverssm.types import AlignInputs, AlignPlan, Boundaries, CommitPlan, GateParams, KDAShape, LayerTable, Records
 
 __all__ = [
+    "AlignInputs",
+    "AlignPlan",
     "ArgumentError",
+    "Boundaries",
     "CommitContext",
     "CommitPlan",
     "ConfigError",
@@ -27,6 +30,7 @@ __all__ = [
     "RecoverSSMError",
     "ShapeError",
     "StrideError",
+    "align_plan",
     "commit_plan",
     "commit_state",
     "compact_conv",

@@ -111,6 +111,79 @@ class CommitPlan:
     final_slots: Tensor
 
 
+def max_boundaries(spec_query_len: int, block_size: int) -> int:
+    """Boundaries that a window can cross: of T token counts in a row, at most ceil(T / block_size) end a block."""
+    _check_block_size(block_size)
+    return -(-spec_query_len // block_size)
+
+
+def _check_block_size(block_size: int) -> None:
+    if block_size < 1:
+        raise ConfigError(f"block_size: expected at least 1 token, got {block_size}")
+
+
+@dataclass(frozen=True, slots=True)
+class AlignInputs:
+    """Where the requests of a prefix-caching engine stand, by request row (the rows of num_sampled, not of the batch).
+
+    Attributes:
+        num_computed: [B] int32, tokens of each request before the step.
+        block_table: [B, C] int32, slot of each block of this group; entries behind the allocated columns are not read.
+        block_size: tokens per block of this table, any number: a window may cross several boundaries.
+    """
+
+    num_computed: Tensor
+    block_table: Tensor
+    block_size: int
+
+    def __post_init__(self) -> None:
+        _check_block_size(self.block_size)
+
+
+@dataclass(frozen=True, slots=True)
+class Boundaries:
+    """Ends of blocks that a commit reaches; the slot of each such block must hold the state exactly there.
+
+    Attributes:
+        lens: [N, J] int32, tokens of the window up to the boundary, at most commit_lens, rising along a row; 0 where
+            there is none, or where the block has no slot.
+        slots: [N, J] int32, slot of the block that ends there; 0 likewise. The last may be the row's final slot:
+            then its length is commit_lens, and the final state is the boundary's.
+    """
+
+    lens: Tensor
+    slots: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class AlignPlan:
+    """The commit plan of a prefix-caching engine. Its shapes do not depend on what was accepted.
+
+    Attributes:
+        commit: as without align, but that final slots come from the block table.
+        boundaries: which states on the way have to be written too, J >= ``max_boundaries`` a row.
+        final_columns: [N] int32, block-table column of final_slots, the running column of the next step; -1 where
+            commit_lens is 0.
+    """
+
+    commit: CommitPlan
+    boundaries: Boundaries
+    final_columns: Tensor
+
+    @classmethod
+    def zeros(
+        cls, num_rows: int, *, spec_query_len: int, block_size: int, device: torch.device | str | None = None
+    ) -> "AlignPlan":
+        """A plan for ``num_rows`` rows with room for every boundary, to be filled by ``align_plan``."""
+
+        def zeros(*shape: int) -> Tensor:
+            return torch.zeros(shape, dtype=torch.int32, device=device)
+
+        shape = (num_rows, max_boundaries(spec_query_len, block_size))
+        rows = CommitPlan(zeros(num_rows), zeros(num_rows), zeros(num_rows))
+        return cls(rows, Boundaries(zeros(*shape), zeros(*shape)), zeros(num_rows))
+
+
 @dataclass(frozen=True, slots=True)
 class LayerTable:
     """Where one kind of tensor lies in every layer, so that one launch serves all layers.

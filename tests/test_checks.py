@@ -7,6 +7,8 @@ import torch
 
 import recoverssm
 from recoverssm import (
+    AlignInputs,
+    AlignPlan,
     ArgumentError,
     CommitContext,
     CommitPlan,
@@ -194,6 +196,46 @@ def test_commit_plan_names_the_bad_argument():
     with pytest.raises(ShapeError, match=r"request_indices: expected \[N=2\], got \[1\]"):
         recoverssm.commit_plan(rows, starts, rows, plan, spec_query_len=4, request_indices=rows[:1])
     assert plan.commit_lens.tolist() == [9, 9]
+
+
+BAD_ALIGN = [
+    ("align", {"num_computed": int32([1], "cpu")}, r"align\.num_computed: expected \[N=2\], got \[1\]"),
+    ("align", {"block_table": int32([1, 2], "cpu")}, r"align\.block_table: expected \[B=2, C\], got \[2\]"),
+    ("align", {"block_table": int32([[1]], "cpu")}, r"align\.block_table: expected \[B=2, C\], got \[1, 1\]"),
+    ("align", {"block_table": int32([[1, 2]] * 2, "cpu").t()}, r"align\.block_table: expected dimensions 1\.\."),
+    ("align", {"block_table": int32([[1]] * 2, "cpu").long()}, r"align\.block_table: expected int32, got int64"),
+    ("align", {"block_size": 1}, r"boundaries\.lens: expected at least 4 boundaries a row .*, got 2"),
+    ("plan", {"final_columns": int32([1], "cpu")}, r"plan\.final_columns: expected \[N=2\], got \[1\]"),
+]
+
+
+@pytest.mark.parametrize(("name", "change", "message"), BAD_ALIGN)
+def test_align_plan_names_the_bad_argument(name, change, message):
+    rows, starts = int32([1, 2], "cpu"), int32([0, 4, 8], "cpu")
+    align = AlignInputs(rows, int32([[1, 2], [3, 4]], "cpu"), 3)
+    plan = AlignPlan.zeros(2, spec_query_len=4, block_size=3)
+    plan.final_columns.fill_(9)
+    arguments = {"align": align, "plan": plan}
+    arguments[name] = replace(arguments[name], **change)
+
+    with pytest.raises(ArgumentError, match=message):
+        recoverssm.align_plan(rows, starts, rows, **arguments, spec_query_len=4)
+    assert plan.final_columns.tolist() == [9, 9]
+
+
+@pytest.mark.parametrize("part", ["lens", "slots"])
+def test_align_plan_names_boundaries_that_do_not_fit(part):
+    rows, starts = int32([1, 2], "cpu"), int32([0, 4, 8], "cpu")
+    align = AlignInputs(rows, int32([[1, 2], [3, 4]], "cpu"), 3)
+    plan = AlignPlan.zeros(2, spec_query_len=4, block_size=3)
+    good = getattr(plan.boundaries, part)
+
+    for bad, error in ((good[:1], ShapeError), (good.long(), DtypeError), (transposed(good), StrideError)):
+        with pytest.raises(error, match=rf"plan\.boundaries\.{part}: expected"):
+            recoverssm.align_plan(
+                rows, starts, rows, align, replace(plan, boundaries=replace(plan.boundaries, **{part: bad})),
+                spec_query_len=4,
+            )  # fmt: skip
 
 
 def test_layers_must_agree():

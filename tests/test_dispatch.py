@@ -3,15 +3,26 @@
 import threading
 from collections import Counter
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recoverssm import ArgumentError, CommitContext, CommitPlan, GateParams, LayerTable, ShapeError, dispatch
+from recoverssm import (
+    AlignInputs,
+    AlignPlan,
+    ArgumentError,
+    CommitContext,
+    CommitPlan,
+    GateParams,
+    LayerTable,
+    ShapeError,
+    dispatch,
+)
 from recoverssm.dispatch import MAX_KEPT, Prepared, TensorMeta, describe
-from recoverssm.ops import commit_plan, commit_state, compact_conv, full_state_verify, verify
+from recoverssm.ops import align_plan, commit_plan, commit_state, compact_conv, full_state_verify, verify
 from recoverssm.triton_compat import KernelLaunch
 from tests.windows import FULL, Window, int32, storage_bits
 
@@ -74,6 +85,13 @@ def commit_plan_call():
     }
 
 
+def align_plan_call():
+    call = commit_plan_call()
+    tables = int32([[1, 2, 3]] * 3, "cpu")
+    plan = AlignPlan.zeros(3, spec_query_len=4, block_size=4)
+    return call | {"align": AlignInputs(int32([3, 4, 5], "cpu"), tables, 4), "plan": plan}
+
+
 def commit_state_call():
     window = Window(FULL, "cpu")
     return {
@@ -94,6 +112,7 @@ OPS = {
     verify: verify_call,
     full_state_verify: full_state_call,
     commit_plan: commit_plan_call,
+    align_plan: align_plan_call,
     commit_state: commit_state_call,
     compact_conv: conv_call,
 }
@@ -172,7 +191,9 @@ def outcome(op, call, launches):
 def variants(draw, call):
     """The call with up to two things changed."""
     for _ in range(draw(st.integers(1, 2))):
-        name = draw(st.sampled_from([*(set(OPTION_CHANGES) & set(call)), "lower_bound", *["tensor"] * 12]))
+        name = draw(
+            st.sampled_from([*(set(OPTION_CHANGES) & set(call)), "lower_bound", "block_size", *["tensor"] * 12])
+        )
         if name == "tensor":
             path = draw(st.sampled_from(list(parts_of(call))))
             change = TENSOR_CHANGES[draw(st.sampled_from(sorted(TENSOR_CHANGES)))]
@@ -185,6 +206,9 @@ def variants(draw, call):
                 gate = call["gate"]
                 bound = draw(st.sampled_from([None, -5.0, -5, -1.0]))
                 call = call | {"gate": GateParams(gate.A_log, gate.dt_bias, bound)}
+        elif name == "block_size":
+            if "align" in call:
+                call = call | {"align": replace(call["align"], block_size=draw(st.sampled_from([1, 2, 4, 5, 64])))}
         else:
             call = call | {name: draw(st.sampled_from(OPTION_CHANGES[name]))}
     return call

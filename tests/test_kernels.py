@@ -18,6 +18,7 @@ KERNELS = {
     "commit_state": "_commit_state_kernel",
     "commit_state_async": "_commit_state_async_kernel",
     "commit_plan": "_commit_plan_kernel",
+    "align_plan": "_align_plan_kernel",
     "conv": "_compact_conv_kernel",
 }
 

@@ -6,10 +6,22 @@ of the tensor it goes to: float64 tensors get the float64 answer (torch rounds t
 device. Arguments are not checked, and the host waits for the device where that is simplest.
 """
 
+from recoverssm.reference.align_plan import align_plan
+from recoverssm.reference.columns import block_column, block_end
 from recoverssm.reference.commit_plan import commit_plan
 from recoverssm.reference.commit_state import commit_state
 from recoverssm.reference.conv import compact_conv, update_conv_window
 from recoverssm.reference.full_state import full_state_verify
 from recoverssm.reference.verify import verify
 
-__all__ = ["commit_plan", "commit_state", "compact_conv", "full_state_verify", "update_conv_window", "verify"]
+__all__ = [
+    "align_plan",
+    "block_column",
+    "block_end",
+    "commit_plan",
+    "commit_state",
+    "compact_conv",
+    "full_state_verify",
+    "update_conv_window",
+    "verify",
+]

@@ -6,35 +6,42 @@ import torch
 from torch import Tensor
 
 from recoverssm.reference.recurrence import kda_log_decay, unit_key
-from recoverssm.reference.windows import gather_slots, has_slot
-from recoverssm.types import CommitPlan, GateParams, Records
+from recoverssm.reference.windows import gather_slots, has_slot, states_to_write
+from recoverssm.types import Boundaries, CommitPlan, GateParams, Records
 
 
 def commit_state(
-    checkpoint_states: Sequence[Tensor], records: Sequence[Records], plan: CommitPlan, gate: GateParams
+    checkpoint_states: Sequence[Tensor],
+    records: Sequence[Records],
+    plan: CommitPlan,
+    gate: GateParams,
+    *,
+    boundaries: Boundaries | None = None,
 ) -> None:
-    """Fold the accepted records of each row into its final state, in place, in every layer.
+    """Fold the accepted records of each row into its final state, in place, in every layer, and into its boundaries'.
 
     Every source is read before any state is written, so a final slot may be any row's source. Rows with
-    ``commit_lens == 0`` or a null slot are left bit for bit as they were.
+    ``commit_lens == 0`` or a null slot are left bit for bit as they were, their boundaries too.
 
     Args:
         checkpoint_states: per layer [P, H, V, K]. records: per layer; row n of the plan is record row n.
         plan: from ``commit_plan`` of the same step. gate: A_log [L, H], dt_bias [L, H, K].
-    Source: docs/algorithm.md section 3.
+        boundaries: from the same ``align_plan`` as ``plan``: each slot gets the state after so many of the tokens.
+    Source: docs/algorithm.md sections 3 and 8.
     """
     valid = (plan.commit_lens > 0) & has_slot(plan.source_slots) & has_slot(plan.final_slots)
     rows = valid.nonzero().squeeze(1)
     if rows.shape[0] == 0:
         return
-    commit_lens, source_slots = plan.commit_lens[rows], plan.source_slots[rows]
-    final_slots = plan.final_slots[rows].long()
+    source_slots = plan.source_slots[rows]
     for layer, (checkpoint_state, record) in enumerate(zip(checkpoint_states, records, strict=True)):
         layer_gate = GateParams(gate.A_log[layer], gate.dt_bias[layer], gate.lower_bound)
         correction, key_gate = record.correction[rows].double(), record.key_gate[rows].double()
         source = gather_slots(checkpoint_state, source_slots)
-        state = committed_state(source, correction, key_gate, commit_lens, layer_gate)
-        checkpoint_state[final_slots] = state.to(checkpoint_state.dtype)
+        for lens, slots in states_to_write(plan, boundaries):
+            state = committed_state(source, correction, key_gate, lens[rows], layer_gate)
+            written = has_slot(slots[rows])
+            checkpoint_state[slots[rows][written].long()] = state[written].to(checkpoint_state.dtype)
 
 
 def committed_state(

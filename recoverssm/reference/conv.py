@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import silu
 
-from recoverssm.reference.windows import gather_tokens, has_slot, window_lens, window_tokens
-from recoverssm.types import NULL_SLOT, CommitPlan
+from recoverssm.reference.windows import gather_tokens, has_slot, states_to_write, window_lens, window_tokens
+from recoverssm.types import NULL_SLOT, Boundaries, CommitPlan
 
 
 def update_conv_window(
@@ -63,21 +63,28 @@ def update_conv_window(
     return out
 
 
-def compact_conv(conv_states: Sequence[Tensor], plan: CommitPlan, *, conv_width: int) -> None:
+def compact_conv(
+    conv_states: Sequence[Tensor], plan: CommitPlan, *, conv_width: int, boundaries: Boundaries | None = None
+) -> None:
     """Copy window positions a - 1 .. a + width - 3 to positions 0 .. width - 2, a = commit_lens of the row, in place.
 
     Every source is read before any slot is written. Positions behind the history keep what they held; rows with
-    ``commit_lens == 0`` or a null slot are left bit for bit as they were.
+    ``commit_lens == 0`` or a null slot are left bit for bit as they were, their boundaries too.
 
     Args:
         conv_states: per layer [P, conv_state_len, C]. plan: from ``commit_plan`` of the same step.
         conv_width: taps of the convolution.
-    Source: docs/algorithm.md section 5.
+        boundaries: from the same ``align_plan`` as ``plan``: each slot gets the history after so many of the tokens.
+    Source: docs/algorithm.md sections 5 and 8.
     """
-    valid = (plan.commit_lens > 0) & has_slot(plan.source_slots) & has_slot(plan.final_slots)
-    commit_lens, source_slots, final_slots = (
-        x[valid].long()[:, None] for x in (plan.commit_lens, plan.source_slots, plan.final_slots)
-    )
-    history = torch.arange(conv_width - 1, device=plan.commit_lens.device)
+    live = (plan.commit_lens > 0) & has_slot(plan.source_slots) & has_slot(plan.final_slots)
+    offsets = torch.arange(conv_width - 1, device=plan.commit_lens.device)
+    moves = []
+    for lens, slots in states_to_write(plan, boundaries):
+        written = live & has_slot(slots)
+        sources, starts, targets = (x[written].long()[:, None] for x in (plan.source_slots, lens, slots))
+        moves.append((sources, starts - 1 + offsets, targets))
     for conv_state in conv_states:
-        conv_state[final_slots, history] = conv_state[source_slots, commit_lens - 1 + history]
+        histories = [conv_state[sources, positions] for sources, positions, _ in moves]
+        for history, (_, _, targets) in zip(histories, moves, strict=True):
+            conv_state[targets, offsets] = history

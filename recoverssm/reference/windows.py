@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from recoverssm.types import NULL_SLOT
+from recoverssm.types import NULL_SLOT, Boundaries, CommitPlan
 
 
 def window_lens(query_start_loc: Tensor, max_len: int) -> Tensor:
@@ -37,3 +37,9 @@ def gather_slots(pool: Tensor, slots: Tensor) -> Tensor:
 def has_slot(slots: Tensor) -> Tensor:
     """Whether a slot id names a slot: ids at or below the null slot do not."""
     return slots > NULL_SLOT
+
+
+def states_to_write(plan: CommitPlan, boundaries: Boundaries | None) -> list[tuple[Tensor, Tensor]]:
+    """Lengths and slots, [N] each, of what commit writes of every row: the boundaries, then the final state."""
+    steps = [] if boundaries is None else list(zip(boundaries.lens.unbind(1), boundaries.slots.unbind(1), strict=True))
+    return [*steps, (plan.commit_lens, plan.final_slots)]
