@@ -29,13 +29,24 @@ def stacked(gate):
 # --- one commit
 
 
-def verified(slots, seed=0):
-    batch = make_batch([T] * len(slots), slots, seed=seed)
+def verified(slots):
+    batch = make_batch([T] * len(slots), slots)
+    verify_batch(batch)
+    return batch
+
+
+def verify_batch(batch):
     reference.verify(
         batch.q, batch.k, batch.v, batch.raw_gate, batch.raw_beta, batch.states, batch.records, batch.gate,
         batch.query_start_loc, batch.state_indices, out=batch.out,
     )  # fmt: skip
-    return batch
+
+
+def commit(batch, window, plan):
+    """What commit does with an align plan, of one layer."""
+    gate = stacked(batch.gate)
+    reference.commit_state([batch.states], [batch.records], plan.commit, gate, boundaries=plan.boundaries)
+    reference.compact_conv([window], plan.commit, conv_width=WIDTH, boundaries=plan.boundaries)
 
 
 def states_after(batch, n):
@@ -101,6 +112,48 @@ def test_every_boundary_gets_the_conv_history_at_its_own_length():
         assert torch.equal(window[slot, :3], before[2, length - 1 : length + 2])
         assert torch.equal(window[slot, 3:], before[slot, 3:])
     assert torch.equal(window[[0, 1, 3, 4]], before[[0, 1, 3, 4]])
+
+
+@pytest.mark.parametrize("block_size", [1, 2, 3, 4, 5, 8])
+def test_every_place_in_a_block_and_accepted_count_writes_the_states_that_its_blocks_need(block_size):
+    """With the columns that a scheduler allocates alone; every other slot stays poison, full blocks before too."""
+    requests = [(n, a) for n in range(2 * block_size) for a in range(T + 1)]
+    tables, used = [], 1
+    for n, _ in requests:
+        num_columns = -(-(n + T) // block_size)
+        tables.append(list(range(used, used + num_columns)))
+        used += num_columns
+    width = max(map(len, tables))
+    batch = make_batch([T] * len(requests), [table[-1] for table in tables], num_heads=1, num_slots=used)
+    window = poison(used, WIDTH - 2 + T, C)
+    window[batch.state_indices.long()] = torch.randn(len(requests), WIDTH - 2 + T, C, dtype=torch.float64)
+    histories = window[batch.state_indices.long()]
+    verify_batch(batch)
+    plan = AlignPlan.zeros(len(requests), spec_query_len=T, block_size=block_size)
+    tables_given = int32([table + [0] * (width - len(table)) for table in tables])
+    align = AlignInputs(int32([n for n, _ in requests]), tables_given, block_size)
+    expected = [states_after(batch, row) for row in range(len(requests))]
+
+    reference.align_plan(
+        int32([a for _, a in requests]), batch.query_start_loc, batch.state_indices, align, plan, spec_query_len=T
+    )
+    commit(batch, window, plan)
+
+    for row, (n, accepted) in enumerate(requests):
+        written = {tables[row][-1]: None}  # the source, unless something is written there
+        for token in range(n, n + accepted):
+            if (token + 1) % block_size == 0 or token == n + accepted - 1:
+                written[tables[row][token // block_size]] = token - n + 1
+        for slot in tables[row]:
+            length = written.get(slot, "untouched")
+            if length == "untouched":
+                assert is_poison(batch.states[slot]).all(), (n, accepted)
+                assert is_poison(window[slot]).all(), (n, accepted)
+            elif length is not None:
+                assert_close(batch.states[slot], expected[row][length - 1], **EXACT)
+                assert torch.equal(window[slot, : WIDTH - 1], histories[row, length - 1 : length + WIDTH - 2])
+            else:
+                assert torch.equal(window[slot], histories[row])
 
 
 # --- requests that live on, as a scheduler with a prefix cache runs them
@@ -242,10 +295,7 @@ def test_landing_exactly_on_a_boundary_leaves_the_state_in_the_block_that_exists
     reference.align_plan(
         int32([4]), int32([0, 4]), int32([7]), AlignInputs(int32([4]), int32([[7, 0]]), 8), plan, spec_query_len=T
     )
-    reference.commit_state(
-        [batch.states], [batch.records], plan.commit, stacked(batch.gate), boundaries=plan.boundaries
-    )
-    reference.compact_conv([window], plan.commit, conv_width=WIDTH, boundaries=plan.boundaries)
+    commit(batch, window, plan)
 
     assert plan.commit.final_slots.tolist() == [7]
     assert plan.boundaries.slots.tolist() == [[7]]
