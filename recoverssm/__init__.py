@@ -1,6 +1,7 @@
 """Speculative decoding with Kimi Delta Attention from one checkpoint and small records per request."""
 
 from recoverssm.committer import CommitContext
+from recoverssm.config import RecoverSSMConfig
 from recoverssm.errors import (
     ArgumentError,
     ConfigError,
@@ -8,7 +9,18 @@ from recoverssm.errors import (
     DtypeError,
     RecoverSSMError,
     ShapeError,
+    StepError,
     StrideError,
+)
+from recoverssm.lifecycle import RecoverSSMState, SampledByRow, SampledBySlot
+from recoverssm.metadata import (
+    MetadataBuilder,
+    RequestBatch,
+    RequestRow,
+    RequestSlot,
+    SpecRow,
+    StateSlot,
+    StepMetadata,
 )
 from recoverssm.ops import align_plan, commit_plan, commit_state, compact_conv, full_state_verify, verify
 from recoverssm.types import AlignInputs, AlignPlan, Boundaries, CommitPlan, GateParams, KDAShape, LayerTable, Records
@@ -26,9 +38,21 @@ __all__ = [
     "GateParams",
     "KDAShape",
     "LayerTable",
+    "MetadataBuilder",
     "Records",
+    "RecoverSSMConfig",
     "RecoverSSMError",
+    "RecoverSSMState",
+    "RequestBatch",
+    "RequestRow",
+    "RequestSlot",
+    "SampledByRow",
+    "SampledBySlot",
     "ShapeError",
+    "SpecRow",
+    "StateSlot",
+    "StepError",
+    "StepMetadata",
     "StrideError",
     "align_plan",
     "commit_plan",

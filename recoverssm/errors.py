@@ -6,7 +6,8 @@ RecoverSSMError
 │   ├── DtypeError                     element type
 │   ├── StrideError                    memory order or alignment
 │   └── DeviceError                    tensors on different devices, or on one that cannot run the op
-└── ConfigError (also ValueError)      a combination of options that cannot work
+├── ConfigError (also ValueError)      a combination of options that cannot work
+└── StepError (also RuntimeError)      a step was committed twice, or not at all; the message names it
 """
 
 
@@ -36,3 +37,7 @@ class DeviceError(ArgumentError):
 
 class ConfigError(RecoverSSMError, ValueError):
     """A combination of options cannot work; the message says which and why."""
+
+
+class StepError(RecoverSSMError, RuntimeError):
+    """A step was committed twice, or another one began before it was; the message names the step."""

@@ -1,0 +1,184 @@
+"""RecoverSSMConfig: every option of an engine in one place; what cannot work is refused when it is constructed.
+
+Refusals come in two kinds, and the message says which: what cannot work at all, and what is not built yet. Either way
+it names what works instead, so that nothing runs with an option that is silently ignored.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+
+from recoverssm.errors import ConfigError
+from recoverssm.layout import CacheMode, Placement
+from recoverssm.types import MAX_SPEC_QUERY_LEN, KDAShape
+
+ConvLayout = Literal["SD", "DS"]
+"""Order of a conv slot: token-major [conv_state_len, 3HD], or channel-major [3HD, conv_state_len]."""
+
+STATE_DTYPES = (torch.float32, torch.bfloat16)
+ACTIVATION_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+MIN_HEAD_DIM = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoverSSMConfig:
+    """Options of RecoverSSM on one rank; constructing it checks each of them and their combination.
+
+    Attributes:
+        num_heads: KDA heads of the model, before tensor parallelism.
+        draft_tokens: most tokens a drafter proposes per request and step, 0 to 15; T is one more. 0 works, but keeps
+            records that a plain decode does not need.
+        max_num_requests: rows of the largest speculative batch; records have as many rows.
+        key_dim, value_dim: K and V, powers of two of at least 16. conv_width: taps of the short convolution.
+        state_dtype: of checkpoint states, float32 or bfloat16.
+        activation_dtype: of q, k, v, raw gate and beta, and of the key and gate record.
+        gate_lower_bound: negative for the bounded gate (Kimi-K3: -5), None for the unbounded one.
+        cache_mode: "none" keeps the running state of a request; "align" also the states at block ends.
+        block_size: tokens of a block; goes with "align" alone.
+        placement: records in "scratch", by speculative row, or in each slot's "page".
+        conv_layout: "SD" or "DS".
+        tensor_parallel, pipeline_parallel: ranks. With p pipeline stages p steps are in flight, each with staging
+            buffers, records and a ``CommitContext`` of its own.
+        cuda_graph_sizes: *rows* of the batches that are captured; such a graph has rows x T tokens. Kept sorted.
+        debug: check what only the device knows, at the price of waiting for it: ``RecoverSSMState.commit_step``.
+    Raises:
+        ConfigError: which option, why, and what works instead.
+    Source: docs/integrating.md section 2.
+    """
+
+    num_heads: int
+    draft_tokens: int
+    max_num_requests: int
+    key_dim: int = 128
+    value_dim: int = 128
+    conv_width: int = 4
+    state_dtype: torch.dtype = torch.float32
+    activation_dtype: torch.dtype = torch.bfloat16
+    gate_lower_bound: float | None = -5.0
+    cache_mode: CacheMode = "none"
+    block_size: int | None = None
+    placement: Placement = "scratch"
+    conv_layout: ConvLayout = "SD"
+    tensor_parallel: int = 1
+    pipeline_parallel: int = 1
+    cuda_graph_sizes: tuple[int, ...] = ()
+    debug: bool = False
+
+    def __post_init__(self) -> None:
+        _check_counts(self)
+        _check_numbers(self)
+        _check_cache(self)
+        object.__setattr__(self, "cuda_graph_sizes", tuple(sorted(set(self.cuda_graph_sizes))))
+
+    @property
+    def spec_query_len(self) -> int:
+        """T, the longest window."""
+        return 1 + self.draft_tokens
+
+    @property
+    def layer_shape(self) -> KDAShape:
+        """Sizes of one KDA layer on this rank."""
+        return KDAShape(
+            num_heads=self.num_heads // self.tensor_parallel,
+            spec_query_len=self.spec_query_len,
+            key_dim=self.key_dim,
+            value_dim=self.value_dim,
+            conv_width=self.conv_width,
+        )
+
+    @property
+    def steps_in_flight(self) -> int:
+        """Steps that may be verified before the first of them is committed."""
+        return self.pipeline_parallel
+
+    def graph_size(self, num_rows: int) -> int | None:
+        """Rows of the smallest captured batch that holds ``num_rows``, None where none does."""
+        return next((size for size in self.cuda_graph_sizes if size >= num_rows), None)
+
+
+def _check_counts(config: RecoverSSMConfig) -> None:
+    for name in ("num_heads", "max_num_requests", "tensor_parallel", "pipeline_parallel"):
+        if getattr(config, name) < 1:
+            raise ConfigError(f"{name}: expected at least 1, got {getattr(config, name)}")
+    if not 0 <= config.draft_tokens < MAX_SPEC_QUERY_LEN:
+        raise ConfigError(
+            f"draft_tokens: expected 0 to {MAX_SPEC_QUERY_LEN - 1}, got {config.draft_tokens}; kernels are built for "
+            f"windows of up to {MAX_SPEC_QUERY_LEN} tokens, so draft less"
+        )
+    if config.num_heads % config.tensor_parallel:
+        raise ConfigError(
+            f"tensor_parallel: expected a divisor of the {config.num_heads} heads, got {config.tensor_parallel}; a "
+            "head's state is not split over ranks"
+        )
+    for size in config.cuda_graph_sizes:
+        if not 1 <= size <= config.max_num_requests:
+            raise ConfigError(
+                f"cuda_graph_sizes: expected 1 to max_num_requests={config.max_num_requests} rows, got {size}; sizes "
+                f"count rows, not tokens: a graph of s tokens has s / {config.spec_query_len} rows"
+            )
+
+
+def _check_numbers(config: RecoverSSMConfig) -> None:
+    for name in ("key_dim", "value_dim"):
+        size = getattr(config, name)
+        if size < MIN_HEAD_DIM or size & (size - 1):
+            raise ConfigError(f"{name}: expected a power of two of at least {MIN_HEAD_DIM}, got {size}")
+    if config.conv_width < 2:
+        raise ConfigError(f"conv_width: expected at least 2, got {config.conv_width}")
+    if config.state_dtype not in STATE_DTYPES:
+        raise ConfigError(
+            f"state_dtype: expected float32 or bfloat16, got {_name(config.state_dtype)}; kernels hold states in "
+            "no other type, and stochastic rounding of float16 states is not offered: take bfloat16 for 16 bits"
+        )
+    if config.activation_dtype not in ACTIVATION_DTYPES:
+        raise ConfigError(
+            f"activation_dtype: expected bfloat16, float16 or float32, got {_name(config.activation_dtype)}; records "
+            "keep key and gate as verify saw them"
+        )
+    bound = config.gate_lower_bound
+    if bound is not None and not -math.inf < bound < 0:
+        raise ConfigError(
+            f"gate_lower_bound: expected a finite negative number, got {bound}; for the unbounded gate it is None"
+        )
+
+
+def _check_cache(config: RecoverSSMConfig) -> None:
+    if config.cache_mode not in get_args(CacheMode):
+        raise ConfigError(
+            f"cache_mode: expected 'none' or 'align', got {config.cache_mode!r}; a state at every block of a window is "
+            "what RecoverSSM does without"
+        )
+    if config.placement not in get_args(Placement):
+        raise ConfigError(f"placement: expected 'scratch' or 'page', got {config.placement!r}")
+    if config.conv_layout not in get_args(ConvLayout):
+        raise ConfigError(f"conv_layout: expected 'SD' or 'DS', got {config.conv_layout!r}")
+    if config.cache_mode == "align":
+        if config.block_size is None or config.block_size < 1:
+            raise ConfigError(
+                f"block_size: expected at least 1 token with cache_mode 'align', got {config.block_size}; it is the "
+                "block of the KDA cache group, not the smallest of all groups"
+            )
+        raise ConfigError(
+            "cache_mode: 'align' is not built yet, as commit writes one state per request: use 'none' and switch "
+            "prefix caching off for the KDA layers"
+        )
+    if config.block_size is not None:
+        raise ConfigError(
+            f"block_size: expected None with cache_mode 'none', which has no blocks, got {config.block_size}"
+        )
+    if config.placement == "page":
+        raise ConfigError(
+            "placement: 'page' is not built yet, as kernels find records by speculative row: use 'scratch', "
+            f"max_num_requests={config.max_num_requests} rows per layer"
+        )
+    if config.conv_layout == "DS":
+        raise ConfigError(
+            "conv_layout: 'DS' is not built yet, as compaction takes channels that are contiguous: use 'SD', "
+            "conv slots of [conv_state_len, 3HD]"
+        )
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

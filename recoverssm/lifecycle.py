@@ -1,0 +1,214 @@
+"""RecoverSSMState: every verified step is committed exactly once, whatever happens to its requests in between."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from recoverssm.config import RecoverSSMConfig
+from recoverssm.errors import ArgumentError, ConfigError, StepError
+from recoverssm.metadata import RequestSlot, SpecRow, StepMetadata
+from recoverssm.types import NULL_SLOT, CommitPlan
+
+MAX_REMEMBERED = 64
+"""Finished steps whose end an error can still tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class SampledByRow:
+    """Sampled tokens per request, bonus token included, [request rows] int32, in the order the step was built in."""
+
+    num_sampled: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class SampledBySlot:
+    """The same by request slot, [request slots] int32: right also after the engine has reordered its batch."""
+
+    num_sampled: Tensor
+
+
+class Committer(Protocol):
+    """What commits a window in all layers: ``CommitContext``, or a stand-in that computes the same."""
+
+    def commit(
+        self,
+        num_sampled: Tensor,
+        query_start_loc: Tensor,
+        state_indices: Tensor,
+        *,
+        request_indices: Tensor | None = None,
+    ) -> CommitPlan:
+        """Fold the accepted records of each row into its state; arguments as in ``commit_plan``."""
+        ...
+
+
+class RecoverSSMState:
+    """The life of the steps of one cache group: built, recorded, verified, then committed or discarded.
+
+    The host keeps count alone; nothing waits for the device unless ``config.debug`` is set. Calls go to the stream of
+    the step's verify, which is also where the builder filled its metadata.
+
+    Args:
+        config: as the builder's.
+        committers: one per lane; each has records of its own, and may share states and conv windows.
+    Raises:
+        ConfigError: another number of committers than steps in flight, or one of them twice.
+    """
+
+    def __init__(self, config: RecoverSSMConfig, committers: Sequence[Committer]) -> None:
+        if len(committers) != config.steps_in_flight:
+            raise ConfigError(
+                f"committers: expected {config.steps_in_flight}, one per step in flight (pipeline_parallel), "
+                f"got {len(committers)}"
+            )
+        if len({id(committer) for committer in committers}) != len(committers):
+            raise ConfigError("committers: expected one per lane, got one twice; lanes must not share records")
+        self._committers = tuple(committers)
+        self._debug = config.debug
+        self._pending: dict[int, _PendingStep] = {}
+        self._finished: dict[int, str] = {}
+
+    @property
+    def pending_steps(self) -> tuple[int, ...]:
+        """Steps that were recorded and are neither committed nor discarded, oldest first."""
+        return tuple(self._pending)
+
+    def record_step(self, step: StepMetadata) -> None:
+        """Take note that ``step`` is about to be verified; a capture or warm-up leaves nothing behind.
+
+        Raises:
+            StepError: it was recorded before, or one of its requests is in a step whose commit is missing: verify
+                would start from an old checkpoint.
+        """
+        if step.is_dummy:
+            return
+        if step.step_id in self._pending or not step.owns_staging:
+            raise StepError(f"step {step.step_id} cannot be recorded: {self._end_of(step)}")
+        rows = {slot: SpecRow(row) for row, slot in enumerate(step.spec_request_slots)}
+        for earlier in self._pending.values():
+            if shared := rows.keys() & earlier.rows.keys():
+                raise StepError(
+                    f"step {step.step_id} cannot be recorded: request slot {min(shared)} is also in step "
+                    f"{earlier.step.step_id}, which has been neither committed nor discarded"
+                )
+        self._pending[step.step_id] = _PendingStep(step, rows)
+
+    def commit_step(self, step: StepMetadata, sampled: SampledByRow | SampledBySlot) -> CommitPlan | None:
+        """Commit the verified step in all layers, and give its staging buffers back.
+
+        Rows with nothing sampled, dropped requests and padding are left bit for bit as they were. A step that
+        refuses its arguments is still pending.
+
+        Returns:
+            The plan, by speculative row, until the lane's next commit; None where no row was speculative.
+        Raises:
+            StepError: the step was never recorded, or is committed or discarded already.
+            ShapeError, DtypeError, StrideError, DeviceError: as ``CommitContext.commit``.
+            ArgumentError: with ``config.debug``, a count below 0 or above the row's tokens.
+        """
+        if step.is_dummy:
+            raise StepError(f"step {step.step_id} cannot be committed: it is a dummy, of a capture or a warm-up")
+        pending = self._take(step, "committed")
+        plan = None
+        if step.num_spec_rows:
+            if isinstance(sampled, SampledBySlot):
+                request_indices = step.request_slots
+            elif isinstance(sampled, SampledByRow):
+                request_indices = step.request_rows
+            else:
+                raise ArgumentError(
+                    f"sampled: expected SampledByRow or SampledBySlot, got {type(sampled).__name__}; the two are "
+                    "different orders of the same counts"
+                )
+            if self._debug:
+                pending.check_counts(sampled.num_sampled, request_indices)
+            plan = self._committers[step.lane].commit(
+                sampled.num_sampled, step.query_start_loc, step.state_indices, request_indices=request_indices
+            )
+        self._finish(step, "committed")
+        return plan
+
+    def drop_request(self, request_slot: RequestSlot) -> bool:
+        """Leave a request out of the pending commit: it was aborted, or preempted and will be computed anew.
+
+        From this call on its state slot and its request slot may be another request's.
+
+        Returns:
+            Whether it was in a pending step.
+        """
+        for pending in self._pending.values():
+            row = pending.rows.pop(request_slot, None)
+            if row is not None:
+                # On the stream, after the verify that reads it and before the commit that must not.
+                pending.step.state_indices[row : row + 1].fill_(NULL_SLOT)
+                return True
+        return False
+
+    def discard_step(self, step: StepMetadata) -> None:
+        """End a step without a commit, for example because the forward pass failed. States stay as they were.
+
+        Where the forward pass got as far as the short convolution, its windows have been rolled: the step's requests
+        must then be computed anew. A step that was built but never recorded may be discarded too.
+
+        Raises:
+            StepError: the step is committed or discarded already.
+        """
+        if step.is_dummy:
+            return
+        if not step.owns_staging:
+            raise StepError(f"step {step.step_id} cannot be discarded: {self._end_of(step)}")
+        self._finish(step, "discarded")
+
+    def check_idle(self) -> None:
+        """Raises StepError, naming the steps, when a commit is missing; for a shutdown or before states move."""
+        if self._pending:
+            steps = ", ".join(map(str, self._pending))
+            raise StepError(f"commit missing: step {steps} was recorded, but neither committed nor discarded")
+
+    def _take(self, step: StepMetadata, verb: str) -> "_PendingStep":
+        pending = self._pending.get(step.step_id)
+        if pending is None or pending.step is not step:
+            raise StepError(f"step {step.step_id} cannot be {verb}: {self._end_of(step)}")
+        return pending
+
+    def _finish(self, step: StepMetadata, end: str) -> None:
+        self._pending.pop(step.step_id, None)
+        self._finished[step.step_id] = end
+        if len(self._finished) > MAX_REMEMBERED:
+            del self._finished[next(iter(self._finished))]
+        step.release()
+
+    def _end_of(self, step: StepMetadata) -> str:
+        if step.step_id in self._finished:
+            return f"it was {self._finished[step.step_id]} already"
+        if step.step_id in self._pending:
+            return "it was recorded already"
+        if not step.owns_staging:
+            return "it ended long ago"
+        return "it was never recorded here; call record_step before its verify"
+
+
+@dataclass(frozen=True, slots=True)
+class _PendingStep:
+    """A step between record and commit, and the speculative rows of its requests that still live."""
+
+    step: StepMetadata
+    rows: dict[RequestSlot, SpecRow]
+
+    def check_counts(self, num_sampled: Tensor, request_indices: Tensor) -> None:
+        """Wait for the device and look at what the kernels would clip."""
+        counts, requests = num_sampled.tolist(), request_indices.tolist()
+        for slot, row in self.rows.items():
+            index, query_len = requests[row], self.step.spec_query_lens[row]
+            if index >= len(counts):
+                raise ArgumentError(
+                    f"num_sampled: expected an entry for request slot {slot} at {index} in step {self.step.step_id}, "
+                    f"got {len(counts)} entries"
+                )
+            if not 0 <= counts[index] <= query_len:
+                raise ArgumentError(
+                    f"num_sampled: expected 0 to {query_len}, the tokens of request slot {slot} in step "
+                    f"{self.step.step_id}, got {counts[index]}"
+                )

@@ -1,0 +1,93 @@
+"""RecoverSSMConfig: every option is supported or refused when it is constructed, with the reason and what works."""
+
+import re
+
+import pytest
+import torch
+
+from recoverssm import ConfigError, KDAShape, RecoverSSMConfig, checks, config
+
+VALID = {"num_heads": 96, "draft_tokens": 7, "max_num_requests": 32}
+
+REFUSED = {
+    "no heads": ({"num_heads": 0}, "num_heads: expected at least 1"),
+    "no requests": ({"max_num_requests": 0}, "max_num_requests: expected at least 1"),
+    "negative drafts": ({"draft_tokens": -1}, "draft_tokens: expected 0 to 15, got -1"),
+    "window beyond the kernels": ({"draft_tokens": 16}, "draft_tokens: expected 0 to 15, got 16; .* draft less"),
+    "heads that do not divide": ({"tensor_parallel": 7}, "tensor_parallel: expected a divisor of the 96 heads"),
+    "no pipeline stage": ({"pipeline_parallel": 0}, "pipeline_parallel: expected at least 1"),
+    "graph larger than a batch": ({"cuda_graph_sizes": (1, 64)}, "cuda_graph_sizes: .* rows, got 64; .* not tokens"),
+    "graph of no rows": ({"cuda_graph_sizes": (0,)}, "cuda_graph_sizes: expected 1 to"),
+    "odd channels": ({"key_dim": 96}, "key_dim: expected a power of two"),
+    "few channels": ({"value_dim": 8}, "value_dim: expected a power of two of at least 16"),
+    "short convolution": ({"conv_width": 1}, "conv_width: expected at least 2"),
+    "fp16 states": ({"state_dtype": torch.float16}, "state_dtype: .* got float16; .* take bfloat16"),
+    "fp64 activations": ({"activation_dtype": torch.float64}, "activation_dtype: .* got float64"),
+    "bound of zero": ({"gate_lower_bound": 0.0}, "gate_lower_bound: .* got 0.0; for the unbounded gate it is None"),
+    "bound without end": ({"gate_lower_bound": float("-inf")}, "gate_lower_bound: expected a finite"),
+    "states at every block": ({"cache_mode": "all"}, "cache_mode: expected 'none' or 'align', got 'all'"),
+    "align without blocks": ({"cache_mode": "align"}, "block_size: expected at least 1 token"),
+    "align": ({"cache_mode": "align", "block_size": 1536}, "cache_mode: 'align' is not built yet, .* use 'none'"),
+    "blocks without align": ({"block_size": 1536}, "block_size: expected None with cache_mode 'none'"),
+    "unknown placement": ({"placement": "host"}, "placement: expected 'scratch' or 'page'"),
+    "records in pages": ({"placement": "page"}, "placement: 'page' is not built yet, .* use 'scratch'"),
+    "unknown conv layout": ({"conv_layout": "SSD"}, "conv_layout: expected 'SD' or 'DS'"),
+    "channel-major windows": ({"conv_layout": "DS"}, "conv_layout: 'DS' is not built yet, .* use 'SD'"),
+}
+
+
+@pytest.mark.parametrize(("options", "message"), REFUSED.values(), ids=REFUSED)
+def test_what_cannot_work_is_refused_with_what_does(options, message):
+    with pytest.raises(ConfigError, match=f"(?s)^{message}"):
+        RecoverSSMConfig(**VALID | options)
+
+
+@pytest.mark.parametrize("block_size", [1, 4, 7, 8, 1536])
+def test_a_block_shorter_than_the_window_is_met_at_construction_not_at_the_first_commit(block_size):
+    with pytest.raises(ConfigError, match="'align' is not built yet"):
+        RecoverSSMConfig(**VALID, cache_mode="align", block_size=block_size)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"state_dtype": torch.bfloat16},
+        {"activation_dtype": torch.float16},
+        {"gate_lower_bound": None},
+        {"gate_lower_bound": -20.0},
+        {"draft_tokens": 0},
+        {"draft_tokens": 15},
+        {"tensor_parallel": 8, "pipeline_parallel": 2},
+        {"debug": True},
+    ],
+    ids=str,
+)
+def test_what_works_is_accepted(options):
+    RecoverSSMConfig(**VALID | options)
+
+
+def test_a_rank_has_its_share_of_the_heads_and_one_more_token_than_drafts():
+    kimi_k3 = RecoverSSMConfig(**VALID, tensor_parallel=8)
+
+    assert kimi_k3.layer_shape == KDAShape(num_heads=12, spec_query_len=8)
+    assert kimi_k3.layer_shape.conv_state_len == 10
+
+
+def test_as_many_steps_are_in_flight_as_there_are_pipeline_stages():
+    assert RecoverSSMConfig(**VALID).steps_in_flight == 1
+    assert RecoverSSMConfig(**VALID, pipeline_parallel=3).steps_in_flight == 3
+
+
+def test_a_batch_goes_to_the_smallest_graph_that_holds_it():
+    options = RecoverSSMConfig(**VALID, cuda_graph_sizes=(32, 8, 1, 8))
+
+    assert options.cuda_graph_sizes == (1, 8, 32)
+    assert [options.graph_size(rows) for rows in (1, 2, 8, 9, 32, 33)] == [1, 8, 8, 32, 32, None]
+
+
+def test_types_and_sizes_are_those_that_the_kernels_check():
+    assert config.STATE_DTYPES == checks.STATE_DTYPES
+    assert config.ACTIVATION_DTYPES == checks.ACTIVATION_DTYPES
+    checks.check_head_dim("K", config.MIN_HEAD_DIM)
+    with pytest.raises(ValueError, match=re.escape("at least 16")):
+        checks.check_head_dim("K", config.MIN_HEAD_DIM // 2)
