@@ -20,7 +20,8 @@ def launches_of(call: Call) -> list[Launched]:
     launch = KernelLaunch.__call__
 
     def note(self: KernelLaunch, tensors: Sequence[Tensor], addresses: tuple[int, ...]) -> None:
-        launched.append((self, tensors))
+        if not (launched and launched[-1][1] is tensors):  # on another device a launch calls itself once more
+            launched.append((self, tensors))
         launch(self, tensors, addresses)
 
     with patch.object(KernelLaunch, "__call__", note):

@@ -1,5 +1,7 @@
 import math
+from contextlib import contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,6 +16,7 @@ from benchmarks.providers import PROVIDERS, base
 from benchmarks.providers.bare import launches_of, num_programs
 from benchmarks.providers.full_state import _num_pools
 from benchmarks.providers.recoverssm import _num_sets
+from recoverssm import triton_compat
 from recoverssm.triton_compat import KernelLaunch
 
 L2_BYTES = 60 * 2**20
@@ -227,6 +230,32 @@ def test_programs_are_counted_whatever_a_kernel_is_called():
             launch((), ())
 
     assert [num_programs(call), num_programs(call, 1)] == [3, 20]
+
+
+def test_a_launch_on_a_device_that_is_not_the_current_one_counts_once(monkeypatch):
+    current = [0]
+
+    @contextmanager
+    def on_device(index):
+        current[0], before = index, current[0]
+        yield
+        current[0] = before
+
+    monkeypatch.setattr("torch.cuda.device", on_device)
+    driver = SimpleNamespace(active=SimpleNamespace(get_current_device=lambda: current[0]))
+    monkeypatch.setattr(triton_compat, "driver", driver)
+    made = []
+    monkeypatch.setattr(KernelLaunch, "through_triton", lambda self, tensors: made.append(tensors))
+    launch = KernelLaunch(None, (3, 2), torch.device("cuda", 1), constants={})
+    tensors = (torch.zeros(1),)
+
+    def call():
+        launch(tensors, (0,))
+        launch((torch.zeros(1),), (0,))
+
+    assert [given is tensors for _, given in launches_of(call)] == [True, False]
+    assert len(made) == 2
+    assert num_programs(call, 1) == 6
 
 
 @pytest.mark.parametrize("provider", PROVIDERS, ids=lambda provider: provider.name)
