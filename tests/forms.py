@@ -12,7 +12,10 @@ from recoverssm.kernels import gluon_compat
 from recoverssm.launch import Form, LaunchRow, device_arch
 from tests.gluon_interpreter import Emulated
 
-ASSEMBLY = {"prefetch.global.L2 [$1]; mov.b32 $0, 0;": lambda addresses: np.zeros(addresses.shape, np.int32)}
+ASSEMBLY = {
+    "prefetch.global.L2 [$1]; mov.b32 $0, 0;": lambda addresses: np.zeros(addresses.shape, np.int32),
+    "mul.rn.f32 $0, $1, $2;": np.multiply,
+}
 
 
 def use_form(monkeypatch: pytest.MonkeyPatch, op: str, form: str, device: str, **constants: Any) -> None:

@@ -1,19 +1,25 @@
 """verify's form for tensor cores without wgmma: emulated on the CPU, compiled on any card from sm_80 on."""
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
 
 from recoverssm import verify
-from recoverssm.launch import device_arch
+from recoverssm.launch import STATE_DTYPES, device_arch, load_table
 from tests.compile_forms import compile_ahead
 from tests.forms import skip_unless_runs, use_form
 from tests.test_verify import expect_verify, run_verify
 from tests.test_verify_wgmma import check_verify, ragged, random_rows, wide
 from tests.windows import Window, assert_matches, int32, storage_bits, tol
 
+ROOT = Path(__file__).parents[1]
 DTYPES = (torch.float32, torch.bfloat16)
 CONSTANTS = {"BV": 128, "CAUSAL_BLOCKS": False, "SLICE": 32, "AHEAD": 2, "EVICT": False}
 
@@ -55,6 +61,23 @@ def test_emulated_tilings_give_the_same_bits(dtype, monkeypatch):
         bits.append((storage_bits(window.records[0].correction), storage_bits(window.out)))
 
     assert all(torch.equal(one, first) for other in bits for one, first in zip(other, bits[0], strict=True))
+
+
+def test_compilers_fuse_the_same_products_in_every_tiling(tmp_path):
+    """The emulator fuses none; where a tiling had other ones fused, a row's bits would depend on the batch."""
+    rows = [row for row in load_table() if (row.op, row.form, row.arch) == ("verify", "mma", 0)]
+    names = {dtype: str(dtype).removeprefix("torch.") for dtype in STATE_DTYPES.values()}
+    launches = [(103, row.form, names[row.state_dtype], 9, dict(row.constants)) for row in rows]
+    env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    env |= {"PYTHONPATH": str(ROOT), "TRITON_CACHE_DIR": str(tmp_path)}
+    program = [sys.executable, "-m", "tests.compiled_verify", json.dumps(launches)]
+    done = subprocess.run(program, cwd=ROOT, env=env, check=True, text=True, capture_output=True)
+    found = json.loads(done.stdout)
+
+    for dtype in names:
+        of_dtype = [products for products, row in zip(found, rows, strict=True) if row.state_dtype == dtype]
+        assert len(of_dtype) > 1
+        assert all(products == of_dtype[0] for products in of_dtype)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -23,6 +23,16 @@ def _bf16_parts(x):
 
 
 @gluon.jit
+def _rounded_product(a, b):
+    """The product a b, rounded before anything is done with it.
+
+    Where no branch stands between a product and what is subtracted from it, compilers take the difference from the
+    exact product. Tilings differ in their branches, and the bits of a row must not depend on its tiling.
+    """
+    return gl.inline_asm_elementwise("mul.rn.f32 $0, $1, $2;", "=f,f,f", [a, b], dtype=gl.float32, is_pure=True, pack=1)
+
+
+@gluon.jit
 def _offsets(layout: gl.constexpr, A: gl.constexpr, B: gl.constexpr, C: gl.constexpr):
     a = gl.arange(0, A, gl.SliceLayout(1, gl.SliceLayout(2, layout)))[:, None, None]
     b = gl.arange(0, B, gl.SliceLayout(0, gl.SliceLayout(2, layout)))[None, :, None]
@@ -239,7 +249,7 @@ def _verify_mma_kernel(
         if o == 0:
             total = prefix
             if OCTETS == 2:
-                first_key = key * gl.exp(suffix)
+                first_key = _rounded_product(key, gl.exp(suffix))  # split into parts behind the next octet's branch
                 first_block = block
         else:
             decay = gl.exp(prefix)

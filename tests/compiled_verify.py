@@ -1,0 +1,38 @@
+"""Program: compiles a form of verify without a GPU, prints how many products its PTX has, fused with sums and not.
+
+Run by tests in a process of its own, as the driver and TRITON_INTERPRET hold for a whole process.
+"""
+
+import json
+import re
+import sys
+from types import SimpleNamespace
+
+import torch
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+
+from recoverssm.ops.verify import FORMS
+
+
+def compiled(arch, form, state_dtype, spec_query_len, constants):
+    driver.set_active(
+        SimpleNamespace(
+            get_current_target=lambda: GPUTarget("cuda", arch, 32),
+            get_current_device=lambda: 0,
+            get_current_stream=lambda device=0: 0,
+        )
+    )
+    tokens, state = torch.zeros(4, dtype=torch.bfloat16), torch.zeros(4, dtype=state_dtype)
+    vector, rows = torch.zeros(4), torch.zeros(4, dtype=torch.int32)
+    tensors = (*[tokens] * 5, vector, vector, state, vector, tokens, tokens, rows, rows)
+    shape = {"H": 12, "T": spec_query_len, "K": 128, "V": 128, "BOUNDED": True, "enable_fp_fusion": True}
+    scalars = (-5.0, 0.5, *[1536] * 9)
+    return FORMS[form].kernel.run(*tensors, *scalars, grid=(1,), warmup=True, **shape, **constants)
+
+
+found = []
+for arch, form, dtype, spec_query_len, constants in json.loads(sys.argv[1]):
+    ptx = compiled(arch, form, getattr(torch, dtype), spec_query_len, constants).asm["ptx"]
+    found.append([len(re.findall(rf"\b{op}\.f32", ptx)) for op in (r"fma\.rn", "mul")])
+json.dump(found, sys.stdout)
