@@ -7,7 +7,7 @@ from typing import Protocol
 from torch import Tensor
 
 from recoverssm.config import RecoverSSMConfig
-from recoverssm.errors import ArgumentError, ConfigError, StepError
+from recoverssm.errors import ArgumentError, ConfigError, ShapeError, StepError
 from recoverssm.metadata import RequestSlot, SpecRow, StepMetadata
 from recoverssm.types import NULL_SLOT, CommitPlan
 
@@ -105,6 +105,7 @@ class RecoverSSMState:
             The plan, by speculative row, until the lane's next commit; None where no row was speculative.
         Raises:
             StepError: the step was never recorded, or is committed or discarded already.
+            ShapeError: a request of the step has no entry in ``sampled``.
             ShapeError, DtypeError, StrideError, DeviceError: as ``CommitContext.commit``.
             ArgumentError: with ``config.debug``, a count below 0 or above the row's tokens.
         """
@@ -113,17 +114,19 @@ class RecoverSSMState:
         pending = self._take(step, "committed")
         plan = None
         if step.num_spec_rows:
+            indices: Sequence[int]
             if isinstance(sampled, SampledBySlot):
-                request_indices = step.request_slots
+                indices, request_indices = step.spec_request_slots, step.request_slots
             elif isinstance(sampled, SampledByRow):
-                request_indices = step.request_rows
+                indices, request_indices = step.spec_request_rows, step.request_rows
             else:
                 raise ArgumentError(
                     f"sampled: expected SampledByRow or SampledBySlot, got {type(sampled).__name__}; the two are "
                     "different orders of the same counts"
                 )
+            pending.check_entries(sampled.num_sampled, indices)
             if self._debug:
-                pending.check_counts(sampled.num_sampled, request_indices)
+                pending.check_counts(sampled.num_sampled, indices)
             plan = self._committers[step.lane].commit(
                 sampled.num_sampled, step.query_start_loc, step.state_indices, request_indices=request_indices
             )
@@ -197,18 +200,22 @@ class _PendingStep:
     step: StepMetadata
     rows: dict[RequestSlot, SpecRow]
 
-    def check_counts(self, num_sampled: Tensor, request_indices: Tensor) -> None:
-        """Wait for the device and look at what the kernels would clip."""
-        counts, requests = num_sampled.tolist(), request_indices.tolist()
+    def check_entries(self, num_sampled: Tensor, indices: Sequence[int]) -> None:
+        """Every live request has a count: the plan would take a missing one for 0, and its state would stand still."""
         for slot, row in self.rows.items():
-            index, query_len = requests[row], self.step.spec_query_lens[row]
-            if index >= len(counts):
-                raise ArgumentError(
-                    f"num_sampled: expected an entry for request slot {slot} at {index} in step {self.step.step_id}, "
-                    f"got {len(counts)} entries"
+            if indices[row] >= num_sampled.numel():
+                raise ShapeError(
+                    f"num_sampled: expected an entry for request slot {slot} at {indices[row]} in step "
+                    f"{self.step.step_id}, got {list(num_sampled.shape)}"
                 )
-            if not 0 <= counts[index] <= query_len:
+
+    def check_counts(self, num_sampled: Tensor, indices: Sequence[int]) -> None:
+        """Wait for the device and look at what the kernels would clip."""
+        counts = num_sampled.tolist()
+        for slot, row in self.rows.items():
+            count, query_len = counts[indices[row]], self.step.spec_query_lens[row]
+            if not 0 <= count <= query_len:
                 raise ArgumentError(
                     f"num_sampled: expected 0 to {query_len}, the tokens of request slot {slot} in step "
-                    f"{self.step.step_id}, got {counts[index]}"
+                    f"{self.step.step_id}, got {count}"
                 )

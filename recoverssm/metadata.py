@@ -50,14 +50,17 @@ class RequestBatch:
     state_slots: Sequence[StateSlot]
     request_slots: Sequence[RequestSlot]
 
-    def is_spec_row(self, row: RequestRow, spec_query_len: int) -> bool:
-        """Whether verify takes the row: a decode, with drafts or without, of at most T tokens.
+    def spec_rows(self, spec_query_len: int) -> list[RequestRow]:
+        """The rows that verify takes: decodes, with drafts or without, of at most T tokens.
 
         The number of tokens alone cannot tell: the last token of a prompt and a decode without drafts have one each.
         """
-        query_len = self.query_lens[row]
-        is_decode = self.num_drafts[row] >= 0 or (not self.is_prefilling[row] and query_len > 0)
-        return is_decode and query_len <= spec_query_len
+        rows = zip(self.query_lens, self.num_drafts, self.is_prefilling, strict=True)
+        return [
+            RequestRow(row)
+            for row, (query_len, num_drafts, is_prefilling) in enumerate(rows)
+            if query_len <= spec_query_len and (num_drafts >= 0 or (query_len > 0 and not is_prefilling))
+        ]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -141,6 +144,7 @@ class MetadataBuilder:
         self._num_state_slots = num_state_slots
         self._device = torch.device(device)
         self._lanes = [Staging(config.max_num_requests, self._device) for _ in range(config.steps_in_flight)]
+        self._no_others = to_device([0], torch.int32, self._device)
         self._last_step = 0
 
     def build(self, batch: RequestBatch, *, pad: bool = True) -> StepMetadata:
@@ -154,16 +158,14 @@ class MetadataBuilder:
             StepError: every lane belongs to a step that was neither committed nor discarded.
         """
         self._check(batch)
-        T = self._config.spec_query_len
-        rows = [RequestRow(row) for row in range(len(batch.query_lens))]
-        spec = [row for row in rows if batch.is_spec_row(row, T)]
+        spec = batch.spec_rows(self._config.spec_query_len)
         if len(spec) > self._config.max_num_requests:
             raise ShapeError(
                 f"batch: expected at most max_num_requests={self._config.max_num_requests} speculative rows, "
                 f"got {len(spec)}"
             )
         is_spec = set(spec)
-        others = [row for row in rows if row not in is_spec and batch.query_lens[row] > 0]
+        others = [RequestRow(row) for row, n in enumerate(batch.query_lens) if n > 0 and row not in is_spec]
         graph_size = self._config.graph_size(len(spec)) if pad and not others and spec else None
         return self._fill(self._free_lane(), batch, spec, others, graph_size=graph_size, is_dummy=False)
 
@@ -239,7 +241,7 @@ class MetadataBuilder:
             spec_request_slots=tuple(batch.request_slots[row] for row in spec),
             spec_query_lens=tuple(spec_lens),
             other_request_rows=tuple(others),
-            other_query_start_loc=to_device(other_starts, torch.int32, self._device),
+            other_query_start_loc=to_device(other_starts, torch.int32, self._device) if others else self._no_others,
             long_request_rows=tuple(
                 row for row in others if batch.num_drafts[row] >= 0 or not batch.is_prefilling[row]
             ),
@@ -250,6 +252,8 @@ class MetadataBuilder:
 
     def _select(self, starts: list[int], rows: list[RequestRow]) -> slice | Tensor:
         """The rows' tokens in the flat batch."""
+        if len(rows) == len(starts) - 1:
+            return slice(0, starts[-1])
         spans = [(starts[row], starts[row + 1]) for row in rows if starts[row] < starts[row + 1]]
         if not spans:
             return slice(0, 0)

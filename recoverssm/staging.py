@@ -21,8 +21,10 @@ class Staging:
         """Copy four columns in one go; where they lie depends on the number of rows alone."""
         num_rows = len(state_indices)
         length = _column_len(num_rows)
-        columns = (state_indices, query_start_loc, request_rows, request_slots)
-        values = [value for column in columns for value in (*column, *[0] * (length - len(column)))]
+        values: list[int] = []
+        for column in (state_indices, query_start_loc, request_rows, request_slots):
+            values += column
+            values += [0] * (length - len(column))
         front = self._buffer[: 4 * length]
         front.copy_(_on_host(values, torch.int32, self._buffer.device), non_blocking=True)
         slots, starts, rows, requests = front.view(4, length).unbind()

@@ -1,5 +1,9 @@
 """MetadataBuilder: every speculative row gets its tokens, its request and its slot, against a reading row by row."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import given
@@ -290,6 +294,35 @@ def test_any_batch_equals_a_reading_request_by_request(rows, slots, requests, gr
     assert not step.state_indices[spec_row:].any()
     assert (step.request_rows[spec_row:] == -1).all()
     assert (step.query_start_loc[spec_row:] == starts[spec_row]).all()
+
+
+MIXED_UP = """
+from recoverssm import RecoverSSMState, RequestBatch, RequestRow, RequestSlot, StateSlot
+
+def confuse(life: RecoverSSMState, row: RequestRow, request: RequestSlot, state: StateSlot) -> None:
+    RequestBatch([1], [0], [False], [state], [request])
+    life.drop_request(request)
+    RequestBatch([1], [0], [False], [request], [state])  # wrong twice
+    life.drop_request(row)  # wrong
+    life.drop_request(state)  # wrong
+"""
+
+
+def test_a_type_checker_tells_the_index_spaces_apart(tmp_path):
+    script = tmp_path / "mixed_up.py"
+    script.write_text(MIXED_UP)
+    root = Path(__file__).resolve().parent.parent
+
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--config-file", "pyproject.toml", script],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    wrong = [int(line.split(":")[1]) for line in done.stdout.splitlines() if ": error:" in line]
+    assert wrong == [7, 7, 8, 9], done.stdout + done.stderr
 
 
 @pytest.mark.gpu
