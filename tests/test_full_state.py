@@ -71,6 +71,15 @@ def test_full_state_verify_leaves_padding_bit_for_bit(case, device):
     assert_gaps_untouched("out", window.out, before["out"])
 
 
+def test_out_may_be_v(device):
+    window = FullStateWindow(RAGGED, device)
+    _, expected = expect_full_state(window)
+
+    full_state_verify(*window.activations, window.pool, *window.arguments(), out=window.v)
+
+    assert_matches("out", window.v, expected, tol(RAGGED.activation_dtype, device))
+
+
 def test_states_without_a_slot_are_not_stored(device):
     window = FullStateWindow(FULL, device)
     window.indices[1, 2:] = int32([0, -1], device)

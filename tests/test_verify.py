@@ -75,6 +75,15 @@ def test_verify_leaves_checkpoints_and_padding_bit_for_bit(case, device):
         assert_gaps_untouched(name, tensor, before[name])
 
 
+def test_out_may_be_v(device):
+    window = Window(RAGGED, device)
+    _, expected = expect_verify(window)
+
+    run_verify(window, out=window.v)
+
+    assert_matches("out", window.v, expected, tol(RAGGED.activation_dtype, device))
+
+
 def test_verify_allocates_out_when_none_is_given(device):
     window = Window(FULL, device)
     expected = run_verify(window).clone()

@@ -104,6 +104,18 @@ def test_emulated_splits_and_stagings_give_the_same_bits(dtype, monkeypatch):
     assert all(torch.equal(one, first) for other in bits for one, first in zip(other, bits[0], strict=True))
 
 
+@pytest.mark.parametrize("form", ["wgmma", "mma"])
+def test_emulated_out_may_be_v(form, monkeypatch):
+    tiling = {"SLICE": 32, "AHEAD": 1, "EVICT": False} if form == "mma" else CONSTANTS
+    use_form(monkeypatch, "verify", form, "cpu", **tiling | {"BV": 64, "CAUSAL_BLOCKS": False})
+    window = Window(wide((8, 3), (2, 1), 8), "cpu")
+    _, expected = expect_verify(window)
+
+    run_verify(window, out=window.v)
+
+    assert_matches("out", window.v, expected, tol(torch.bfloat16, "cpu"))
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_emulated_decays_as_strong_as_the_bound_allows_and_stronger_stay_finite(seed, monkeypatch):
     """Channels that hardly decay beside channels that vanish at once."""

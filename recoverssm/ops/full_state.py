@@ -60,7 +60,7 @@ def full_state_verify(
         gate: A_log [H], dt_bias [H, K] fp32.
         query_start_loc: [N + 1] int32, not decreasing, at most M.
         state_indices: [N, T] int32. num_accepted: [N] int32, 1 to T.
-        out: [M, H, V] like v, or None to allocate.
+        out: [M, H, V] like v, or None to allocate; it may be v itself, and shares memory with nothing else.
     Returns:
         out.
     Raises:

@@ -74,7 +74,7 @@ def verify(
         records: correction [R, H, T, V] fp32 and key_gate [R, H, T, 2K] in q's dtype, R >= N; row n is written.
         gate: A_log [H], dt_bias [H, K] fp32.
         query_start_loc: [N + 1] int32, not decreasing, at most M. state_indices: [N] int32.
-        out: [M, H, V] like v, or None to allocate.
+        out: [M, H, V] like v, or None to allocate; it may be v itself, and shares memory with nothing else.
     Returns:
         out.
     Raises:
