@@ -104,7 +104,12 @@ def accepted_counts(case: BenchCase) -> tuple[int, ...]:
     return tuple(accepted_minimum_variance(case.mean_accepted, case.num_requests, rng))
 
 
-def build_step(case: BenchCase, device: torch.device, generator: torch.Generator) -> StepInputs:
+def seeded_generator(device: torch.device, seed: int) -> torch.Generator | None:
+    """Random numbers from ``seed``; None on the meta device, which holds none."""
+    return None if device.type == "meta" else torch.Generator(device).manual_seed(seed)
+
+
+def build_step(case: BenchCase, device: torch.device, generator: torch.Generator | None) -> StepInputs:
     """Activations, acceptance and gate of one step of a case: every row has a full window of T tokens."""
     shape, num_requests, num_layers = case.shape, case.num_requests, case.num_layers
     num_tokens = num_requests * shape.spec_query_len
@@ -147,7 +152,7 @@ def shuffled_slots(num_slots: int, num_owned: int, device: torch.device, seed: i
 
 
 def build_state_pools(
-    case: BenchCase, num_layers: int, num_slots: int, device: torch.device, generator: torch.Generator
+    case: BenchCase, num_layers: int, num_slots: int, device: torch.device, generator: torch.Generator | None
 ) -> tuple[Tensor, ...]:
     """One pool [P, H, V, K] per layer, standard normal, in the case's state dtype."""
     shape = case.shape
@@ -164,14 +169,14 @@ def build_records(shape: KDAShape, num_layers: int, num_rows: int, device: torch
 
 
 def build_conv_states(
-    case: BenchCase, num_layers: int, num_slots: int, device: torch.device, generator: torch.Generator
+    case: BenchCase, num_layers: int, num_slots: int, device: torch.device, generator: torch.Generator | None
 ) -> tuple[Tensor, ...]:
     """One conv window pool per layer, [P, conv_state_len, 3HD], token-major."""
     size = (num_layers, num_slots, case.shape.conv_state_len, case.shape.conv_channels)
     return torch.empty(size, dtype=ACTIVATION_DTYPE, device=device).normal_(generator=generator).unbind()
 
 
-def build_layer_set(case: BenchCase, device: torch.device, generator: torch.Generator) -> LayerSet:
+def build_layer_set(case: BenchCase, device: torch.device, generator: torch.Generator | None) -> LayerSet:
     """One model's worth of RecoverSSM caches, a pool per layer."""
     num_slots = case.num_requests + NUM_UNOWNED_SLOTS
     return LayerSet(

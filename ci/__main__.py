@@ -289,6 +289,33 @@ def tune(
         raise typer.Exit(int(result.code))
 
 
+@app.command(
+    epilog="Examples: python -m ci static --set smoke; python -m ci static --arch sm_90 --case '*_b32_*' --json"
+)
+def static(
+    case_set: Annotated[str, typer.Option("--set", help="Set of cases: smoke, pr or nightly.")] = "nightly",
+    pattern: Annotated[str, typer.Option("--case", metavar="GLOB", help="Only cases whose names match.")] = "*",
+    arch: Annotated[str, typer.Option(help="Architectures, by commas.")] = "sm_90,sm_100,sm_103",
+    out: Annotated[Path, typer.Option(help="Folder of the report and of what was compiled before.")] = Path(
+        "out/static"
+    ),
+    as_json: JsonFlag = False,
+) -> None:
+    """Compile the kernels that a set launches and print registers, occupancy and instructions. Needs no GPU.
+
+    0: all compiled; 2: wrong usage, or an architecture that compiler or table of limits do not know; 3: nothing
+    selected; 4: a kernel that does not compile; 5: a missing tool. Each is named, and the others go on.
+    """
+    with errors(as_json):
+        from . import static as compiled
+
+        code, report = compiled.compile_static(case_set, pattern, arch, out, Console(stderr=True))
+        print_json(compiled.as_json(code, report)) if as_json else compiled.show(report, Console())
+        if not as_json:
+            print(f"report: {out / compiled.REPORT}")
+        raise typer.Exit(int(code))
+
+
 def _preview(facts: dict[str, Any], as_json: bool) -> NoReturn:
     from .preview import show
 

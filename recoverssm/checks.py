@@ -10,7 +10,7 @@ import torch
 from recoverssm.dispatch import TensorMeta
 from recoverssm.errors import DeviceError, DtypeError, ShapeError, StrideError
 from recoverssm.triton_compat import INTERPRETED
-from recoverssm.types import MAX_SPEC_QUERY_LEN
+from recoverssm.types import MAX_SPEC_QUERY_LEN, Device
 
 STATE_DTYPES = (torch.float32, torch.bfloat16)
 ACTIVATION_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -25,7 +25,7 @@ def check_tensor(
     dims: str,
     shape: Sequence[int | None],
     dtypes: Sequence[torch.dtype],
-    device: torch.device,
+    device: Device,
     hint: str = "",
 ) -> None:
     """Check one tensor; ``dims`` names its dimensions ("P H V K"), None in ``shape`` accepts any size.
@@ -44,7 +44,7 @@ def check_tensor(
         raise DeviceError(f"{name}: expected {device} like the first argument, got {tensor.device}")
 
 
-def check_device(name: str, device: torch.device) -> None:
+def check_device(name: str, device: Device) -> None:
     """Raises DeviceError for a device that cannot run kernels: the CPU can only under Triton's interpreter."""
     if device.type not in DEVICE_TYPES:
         raise DeviceError(
@@ -118,9 +118,7 @@ def check_layer(tensors: Sequence[TensorMeta], state_name: str) -> tuple[int, in
     return num_heads, key_dim, value_dim
 
 
-def check_gate(
-    A_log: TensorMeta, dt_bias: TensorMeta, lead: tuple[int, ...], key_dim: int, device: torch.device
-) -> None:
+def check_gate(A_log: TensorMeta, dt_bias: TensorMeta, lead: tuple[int, ...], key_dim: int, device: Device) -> None:
     """Check gate parameters of shape [*lead] and [*lead, K]; ``lead`` is (H,) or (L, H).
 
     Raises:
@@ -143,7 +141,7 @@ def check_out(out: TensorMeta, v: TensorMeta) -> None:
     check_dense_after("out", out, 0)
 
 
-def check_layers(name: str, num_layers: int, addresses: TensorMeta, expected: int, device: torch.device) -> None:
+def check_layers(name: str, num_layers: int, addresses: TensorMeta, expected: int, device: Device) -> None:
     """Raises ShapeError or DeviceError when a table is not of ``expected`` layers on ``device``."""
     if num_layers != expected:
         raise ShapeError(f"{name}: expected {expected} layers like the first table, got {num_layers}")
@@ -151,7 +149,7 @@ def check_layers(name: str, num_layers: int, addresses: TensorMeta, expected: in
         raise DeviceError(f"{name}: expected {device} like the first argument, got {addresses.device}")
 
 
-def check_row_vector(name: str, tensor: TensorMeta, num_rows: int | None, device: torch.device) -> None:
+def check_row_vector(name: str, tensor: TensorMeta, num_rows: int | None, device: Device) -> None:
     """Check a contiguous int32 vector over rows.
 
     Raises:
@@ -161,7 +159,7 @@ def check_row_vector(name: str, tensor: TensorMeta, num_rows: int | None, device
     check_dense_after(name, tensor, -1)
 
 
-def check_plan(plan: Sequence[TensorMeta], num_rows: int | None, device: torch.device) -> int:
+def check_plan(plan: Sequence[TensorMeta], num_rows: int | None, device: Device) -> int:
     """Check the tensors of a commit plan, of ``num_rows`` rows unless None, and return how many rows it has.
 
     Raises:
@@ -180,7 +178,7 @@ def check_records(
     num_rows: int,
     head_dims: tuple[int, int, int],
     activation_dtype: torch.dtype,
-    device: torch.device,
+    device: Device,
 ) -> int:
     """Check the records of one layer, given H, K and V, and return T.
 

@@ -5,8 +5,10 @@ is kept under it. A call that was never seen takes about 0.1 ms, any other a few
 host-dispatch).
 """
 
-from collections.abc import Callable, Sequence
-from functools import lru_cache, reduce
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import lru_cache, partial, reduce
 from operator import attrgetter, or_
 from typing import Any, NamedTuple
 
@@ -14,6 +16,7 @@ import torch
 from torch import Tensor
 
 from recoverssm.triton_compat import KernelLaunch
+from recoverssm.types import Device, PlannedDevice
 
 MAX_KEPT = 1024
 """Launches kept per op, the least recently used going first. An engine without CUDA graphs meets one for each number
@@ -32,9 +35,25 @@ class TensorMeta(NamedTuple):
 
     shape: tuple[int, ...]
     dtype: torch.dtype
-    device: torch.device
+    device: Device
     strides: tuple[int, ...]
     aligned: bool
+
+
+_planned: ContextVar[PlannedDevice | None] = ContextVar("planned", default=None)
+
+
+@contextmanager
+def planned_for(arch: int) -> Iterator[None]:
+    """Inside, tensors on the meta device stand for tensors on a card of this compute capability (90 for sm_90).
+
+    Ops check them and choose what to launch as they would there; the launch does nothing. Nothing of it is kept.
+    """
+    token = _planned.set(PlannedDevice(arch))
+    try:
+        yield
+    finally:
+        _planned.reset(token)
 
 
 _get_facts = attrgetter("shape", "dtype", "device")
@@ -43,6 +62,29 @@ _get_facts = attrgetter("shape", "dtype", "device")
 def describe(tensor: Tensor) -> TensorMeta:
     """The metadata of one tensor."""
     return TensorMeta(*_get_facts(tensor), tensor.stride(), tensor.data_ptr() % ALIGNMENT == 0)
+
+
+_META = torch.device("meta")
+_Launch = Callable[[Sequence[Tensor], tuple[int, ...]], None]
+
+
+def _launch_planned(
+    prepare: Callable[..., KernelLaunch | None],
+    metas: Sequence[TensorMeta],
+    options: Sequence[Any],
+    tensors: Sequence[Tensor],
+    addresses: tuple[int, ...],
+) -> None:
+    """Prepare for the card that is planned for at this moment; without one, ``prepare`` refuses the meta device."""
+    planned = _planned.get()
+
+    def placed(value: Any) -> Any:
+        is_planned = planned is not None and isinstance(value, TensorMeta) and value.device == _META
+        return value._replace(device=planned) if is_planned else value
+
+    launch = prepare([placed(meta) for meta in metas], *map(placed, options))
+    if launch is not None:
+        launch(tensors, addresses)
 
 
 class Prepared:
@@ -59,10 +101,13 @@ class Prepared:
         @lru_cache(MAX_KEPT, typed=True)
         def launch_of(
             facts: Sequence[Any], strides: Sequence[tuple[int, ...]], aligned: Sequence[bool], *options: Any
-        ) -> KernelLaunch | None:
+        ) -> _Launch | None:
             aligned = aligned or (True,) * len(facts)
             each = zip(facts, strides, aligned, strict=True)
-            return prepare([TensorMeta(*fact, *rest) for fact, *rest in each], *options)
+            metas = [TensorMeta(*fact, *rest) for fact, *rest in each]
+            if any(meta.device == _META for meta in metas):
+                return partial(_launch_planned, prepare, metas, options)
+            return prepare(metas, *options)
 
         self._launch_of = launch_of
 

@@ -17,6 +17,7 @@ import torch
 from recoverssm.dispatch import TensorMeta
 from recoverssm.errors import ConfigError
 from recoverssm.triton_compat import KernelLaunch
+from recoverssm.types import Device, PlannedDevice
 
 TABLE = Path(__file__).with_name("launch_table.toml")
 
@@ -123,8 +124,10 @@ def select(problem: Problem, forms: Mapping[str, Form], table: Sequence[LaunchRo
 
 
 @cache
-def device_arch(device: torch.device) -> int:
+def device_arch(device: Device) -> int:
     """Compute capability as 90 for sm_90; 0 on the CPU, where the interpreter runs."""
+    if isinstance(device, PlannedDevice):
+        return device.arch
     if device.type != "cuda":
         return 0
     major, minor = torch.cuda.get_device_capability(device)

@@ -15,6 +15,8 @@ from torch import Tensor
 from triton import knobs
 from triton.runtime import driver
 
+from recoverssm.types import Device, PlannedDevice
+
 INTERPRETED: bool = knobs.runtime.interpret  # decided at import, as @triton.jit does
 VERSION = tuple(int(part) for part in triton.__version__.split(".")[:2])
 
@@ -27,31 +29,33 @@ class KernelLaunch:
     Args:
         kernel: takes tensors first, then ``scalars``, then compile-time constants.
         grid: one to three numbers of programs.
-        device: of the tensors; need not be the current one.
+        device: of the tensors; need not be the current one. On one that is only planned for, launching does nothing.
         constants: by name, every compile-time parameter, and options such as num_warps.
     Every call must bring tensors of the same dtypes and alignment to 16 bytes as the first.
     """
 
-    __slots__ = ("_device_index", "_direct", "constants", "grid", "kernel", "scalars")
+    __slots__ = ("_device_index", "_direct", "_is_planned", "constants", "grid", "kernel", "scalars")
 
     def __init__(
         self,
         kernel: Any,
         grid: tuple[int, ...],
-        device: torch.device,
+        device: Device,
         *,
         scalars: tuple[float, ...] = (),
         constants: Mapping[str, Any],
     ) -> None:
         self.kernel, self.grid, self.scalars, self.constants = kernel, grid, scalars, constants
-        self._device_index = device.index if device.type == "cuda" else None
+        self._device_index = device.index if isinstance(device, torch.device) and device.type == "cuda" else None
+        self._is_planned = isinstance(device, PlannedDevice)
         self._direct: _Direct | None = None
 
     def __call__(self, tensors: Sequence[Tensor], addresses: tuple[int, ...]) -> None:
         """Launch on the current stream of the tensors' device; ``addresses`` are those of ``tensors``."""
         index = self._device_index
         if index is None:
-            self.through_triton(tensors)
+            if not self._is_planned:
+                self.through_triton(tensors)
         elif driver.active.get_current_device() != index:
             with torch.cuda.device(index):
                 self(tensors, addresses)

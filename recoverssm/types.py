@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -14,6 +15,24 @@ NULL_SLOT = 0
 
 MAX_SPEC_QUERY_LEN = 16
 """Longest verify window (1 + draft tokens) the kernels are built for."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedDevice:
+    """A card that need not be here: what would be launched on it can be asked, nothing can run.
+
+    Attributes:
+        arch: compute capability, 90 for sm_90.
+    """
+
+    arch: int
+    type: ClassVar[str] = "cuda"
+
+    def __str__(self) -> str:
+        return f"sm_{self.arch}"
+
+
+Device = torch.device | PlannedDevice
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 import threading
 from collections import Counter
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 
 import pytest
 import torch
@@ -16,12 +16,13 @@ from recoverssm import (
     ArgumentError,
     CommitContext,
     CommitPlan,
+    DeviceError,
     GateParams,
     LayerTable,
     ShapeError,
     dispatch,
 )
-from recoverssm.dispatch import MAX_KEPT, Prepared, TensorMeta, describe
+from recoverssm.dispatch import MAX_KEPT, Prepared, TensorMeta, describe, planned_for
 from recoverssm.ops import align_plan, commit_plan, commit_state, compact_conv, full_state_verify, verify
 from recoverssm.triton_compat import KernelLaunch
 from tests.windows import FULL, Window, int32, storage_bits
@@ -252,7 +253,6 @@ def test_calls_that_look_alike_are_prepared_once_and_any_difference_counts(launc
         x[:2],
         x.t().contiguous().t(),
         torch.zeros(4, 16)[:, :8],
-        x.to("meta"),
         x[None],
     ]
 
@@ -261,12 +261,12 @@ def test_calls_that_look_alike_are_prepared_once_and_any_difference_counts(launc
     for option in (1, 1.0, True, None, 1):
         op((x,), option)
 
-    assert [tensors[0] for tensors, _ in prepared_for[:8]] == [describe(tensor) for tensor in (x, *different)]
-    assert [options for _, options in prepared_for[8:]] == [(1,), (1.0,), (True,), (None,)]
+    assert [tensors[0] for tensors, _ in prepared_for[:7]] == [describe(tensor) for tensor in (x, *different)]
+    assert [options for _, options in prepared_for[7:]] == [(1,), (1.0,), (True,), (None,)]
     assert [grid for _, grid, _, _ in launches] == [
-        *((n,) for n in (1, 1, 2, 3, 4, 5, 6, 7, 8)),
-        *((n,) for n in (1, 2, 3, 4, 5, 6, 7, 8)),
-        *((n,) for n in (9, 10, 11, 12, 9)),
+        *((n,) for n in (1, 1, 2, 3, 4, 5, 6, 7)),
+        *((n,) for n in (1, 2, 3, 4, 5, 6, 7)),
+        *((n,) for n in (8, 9, 10, 11, 8)),
     ]
 
 
@@ -371,6 +371,47 @@ def test_the_plan_of_a_context_is_the_same_view_each_time(launches):
     assert context.commit(rows, starts, window.state_indices) is first
     assert shorter.commit_lens.shape == (2,)
     assert shorter.final_slots.data_ptr() == first.final_slots.data_ptr()
+
+
+def on_meta(value):
+    """The same argument without memory."""
+    match value:
+        case torch.Tensor():
+            return value.to("meta")
+        case tuple() | list():
+            return type(value)(map(on_meta, value))
+        case _ if is_dataclass(value):
+            return replace(value, **{part.name: on_meta(getattr(value, part.name)) for part in fields(value)})
+    return value
+
+
+def test_what_another_card_would_launch_can_be_asked_for_one_after_another(launches):
+    call = {name: on_meta(value) for name, value in verify_call().items()}
+    for arch in (90, 100, 90):
+        with planned_for(arch):
+            verify(**call)
+    shapes = [(kernel, constants) for kernel, _, _, constants in launches]
+    assert len(shapes) == 3
+    assert shapes[0] == shapes[2]  # nothing of one card is kept for another
+
+
+def test_a_planned_launch_does_nothing_and_checks_still_hold():
+    call = {name: on_meta(value) for name, value in verify_call().items()}
+    with planned_for(90):
+        verify(**call)
+        with pytest.raises(ShapeError, match="state_indices"):
+            verify(**call | {"state_indices": int32([[1]], "meta")})
+        with pytest.raises(DeviceError, match="expected sm_90 like the first argument, got cpu"):
+            verify(**call | {"out": torch.zeros(call["out"].shape, dtype=call["out"].dtype)})
+
+
+def test_without_a_card_to_plan_for_the_meta_device_is_refused_every_time():
+    call = {name: on_meta(value) for name, value in verify_call().items()}
+    with planned_for(90):
+        verify(**call)
+    for _ in range(2):
+        with pytest.raises(DeviceError, match="expected a CUDA device, got meta"):
+            verify(**call)
 
 
 def test_metadata_is_that_of_the_tensor():

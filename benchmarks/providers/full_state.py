@@ -71,7 +71,7 @@ class PreparedFullState:
 
     def __init__(self, case: BenchCase, device: torch.device, seed: int, num_pools: int, expected_bytes: int) -> None:
         self._case = case
-        generator = torch.Generator(device).manual_seed(seed)
+        generator = inputs.seeded_generator(device, seed)
         self._step = inputs.build_step(case, device, generator)
         window = case.shape.spec_query_len
         num_owned = case.num_requests * window

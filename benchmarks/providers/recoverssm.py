@@ -85,7 +85,7 @@ class PreparedRecoverSSM:
         self, case: BenchCase, device: torch.device, seed: int, l2_bytes: int, expected_bytes_per_set: int
     ) -> None:
         self._case = case
-        generator = torch.Generator(device).manual_seed(seed)
+        generator = inputs.seeded_generator(device, seed)
         self._step = inputs.build_step(case, device, generator)
         self._num_slots = case.num_requests + NUM_UNOWNED_SLOTS
         self._slots = inputs.shuffled_slots(self._num_slots, case.num_requests, device, seed)

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from recoverssm.checks import (
@@ -18,7 +17,7 @@ from recoverssm.dispatch import Prepared, TensorMeta
 from recoverssm.errors import ShapeError
 from recoverssm.kernels.align_plan import _align_plan_kernel
 from recoverssm.triton_compat import KernelLaunch
-from recoverssm.types import AlignInputs, AlignPlan, max_boundaries
+from recoverssm.types import AlignInputs, AlignPlan, Device, max_boundaries
 
 BLOCK_ROWS = 128  # as in commit_plan
 
@@ -91,7 +90,7 @@ def _align_plan(
     )
 
 
-def _check_align_plan(plan: Sequence[TensorMeta], num_rows: int, needed: int, device: torch.device) -> int:
+def _check_align_plan(plan: Sequence[TensorMeta], num_rows: int, needed: int, device: Device) -> int:
     """Check the tensors of an align plan that needs so many boundaries a row, and return how many it has."""
     *commit, lens, slots, final_columns = plan
     check_plan(commit, num_rows, device)

@@ -1,0 +1,126 @@
+"""Which kernels the cases of a set launch on an architecture: as the ops themselves choose them, without any memory."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from recoverssm.dispatch import ALIGNMENT, planned_for
+from recoverssm.triton_compat import KernelLaunch
+
+from ..cases import BenchCase
+from ..providers import PROVIDERS
+from ..providers.bare import launches_of
+
+CONTRACT = "graph-cold"  # its series launch whatever the others launch
+
+_POINTERS = {
+    torch.float64: "fp64",
+    torch.float32: "fp32",
+    torch.bfloat16: "bf16",
+    torch.float16: "fp16",
+    torch.int64: "i64",
+    torch.int32: "i32",
+}
+
+
+@dataclass(slots=True)
+class Job:
+    """One kernel to compile, with arguments that make Triton specialise it as a launch would.
+
+    Attributes:
+        specialisation: of each argument, what the compiler is told: "*bf16:16" is a pointer that is a multiple of 16,
+            "i32:1" an integer that is 1, "i32:16" one that is a multiple of 16.
+        launched_by: "provider/op" of every series that launches it; cases: of their names.
+    """
+
+    arch: str
+    launch: KernelLaunch
+    tensors: Sequence[Tensor]
+    specialisation: str
+    launched_by: set[str] = field(default_factory=set)
+    cases: list[str] = field(default_factory=list)
+
+    @property
+    def kernel(self) -> str:
+        """The kernel's name without what all names share."""
+        kernel = self.launch.kernel
+        return str(getattr(kernel, "fn", kernel).__name__).removeprefix("_").removesuffix("_kernel")
+
+    @property
+    def constants(self) -> Mapping[str, Any]:
+        return dict(sorted(self.launch.constants.items()))
+
+    @property
+    def name(self) -> str:
+        """What tells it from all others, on one architecture."""
+        constants = " ".join(f"{name}={value}" for name, value in self.constants.items())
+        return f"{self.kernel} {constants} ({self.specialisation})"
+
+    @property
+    def id(self) -> str:
+        """Short for ``name``; the same on every architecture."""
+        return hashlib.sha256(self.name.encode()).hexdigest()[:10]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Jobs by architecture, then kernel; and how many kernels one call of a series launches, by architecture."""
+
+    jobs: tuple[Job, ...]
+    num_launches: Mapping[str, Mapping[str, Mapping[str, int]]]  # architecture, "provider/op", case
+
+
+def plan(cases: Sequence[BenchCase], archs: Sequence[str]) -> Plan:
+    """What every case launches on every architecture ("sm_90")."""
+    jobs: dict[tuple[str, str], Job] = {}
+    num_launches: dict[str, dict[str, dict[str, int]]] = {}
+    for arch in archs:
+        counts = num_launches.setdefault(arch, {})
+        with planned_for(arch_number(arch)):
+            for case in cases:
+                for series, launches in _launches(case):
+                    counts.setdefault(series, {})[case.name] = len(launches)
+                    for launch, tensors in launches:
+                        job = Job(arch, launch, tensors, specialise(launch, tensors))
+                        job = jobs.setdefault((arch, job.name), job)
+                        job.launched_by.add(series)
+                        if job.cases[-1:] != [case.name]:
+                            job.cases.append(case.name)
+    order = {arch: number for number, arch in enumerate(archs)}
+    return Plan(tuple(sorted(jobs.values(), key=lambda job: (order[job.arch], job.name))), num_launches)
+
+
+def arch_number(arch: str) -> int:
+    """Compute capability of "sm_90": 90."""
+    return int(arch.removeprefix("sm_"))
+
+
+def specialise(launch: KernelLaunch, tensors: Sequence[Tensor]) -> str:
+    """What Triton's launch would tell the compiler of each argument."""
+    pointers = [
+        f"*{_POINTERS[tensor.dtype]}" + (":16" if tensor.data_ptr() % ALIGNMENT == 0 else "") for tensor in tensors
+    ]
+    return " ".join([*pointers, *map(_scalar, launch.scalars)])
+
+
+def _scalar(value: float) -> str:
+    if isinstance(value, float):
+        return "fp32"
+    kind = "i32" if -(2**31) <= value < 2**31 else "i64"
+    if value == 1:
+        return f"{kind}:1"
+    return f"{kind}:16" if value % ALIGNMENT == 0 else kind
+
+
+def _launches(case: BenchCase) -> list[tuple[str, list[tuple[KernelLaunch, Sequence[Tensor]]]]]:
+    """One entry per call of every series; a series has several where layers differ."""
+    found = []
+    for provider in PROVIDERS:
+        for series in provider.prepare(case, torch.device("meta"), 0, 0).series():
+            if series.contract == CONTRACT:
+                found += [(f"{provider.name}/{series.op}", launches_of(call)) for call in series.calls]
+    return found

@@ -1,0 +1,126 @@
+"""``python -m benchmarks.static.run``: compile what a set launches for some architectures and write what came out."""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ..cases import NothingSelectedError, UnknownNameError, select
+from ..harness.clean_parent import NotCleanError, require_clean
+from ..harness.command_line import CommandLine
+from ..harness.parent import end_with_parent
+
+SCHEMA_VERSION = 1
+PASS, USAGE, MISSING, INVALID, BROKEN = 0, 2, 3, 4, 5  # as in ci/exits.py
+
+app = CommandLine(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+
+
+@app.command(epilog="Example: python -m benchmarks.static.run --set smoke --arch sm_90 --out static.json")
+def run(
+    out: Annotated[Path, typer.Option(help="JSON file to write.")],
+    case_set: Annotated[str, typer.Option("--set", help="Set of cases, as for benchmarks.run.")] = "nightly",
+    case: Annotated[str, typer.Option(help="Glob over case names.")] = "*",
+    arch: Annotated[str, typer.Option(help="Architectures, by commas.")] = "sm_90,sm_100,sm_103",
+    cache: Annotated[Path, typer.Option(help="Folder of what was compiled before.")] = Path("out/static/cache"),
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes; one per core if left out.")] = None,
+) -> None:
+    """Compile every kernel that the cases launch, for every architecture.
+
+    Exit codes: 0 all compiled; 2 usage, or an architecture that is unknown here; 3 nothing selected; 4 a kernel that
+    does not compile; 5 a missing tool, Triton's interpreter, or a process unfit to fork. What is left goes on.
+    """
+    end_with_parent()
+    try:
+        cases = select(case_set, case)
+        require_clean(library_threads=True)
+    except (UnknownNameError, NothingSelectedError, NotCleanError) as error:
+        _fail(str(error), {UnknownNameError: USAGE, NothingSelectedError: MISSING}.get(type(error), BROKEN))
+    from recoverssm.triton_compat import INTERPRETED
+
+    if INTERPRETED:
+        _fail("TRITON_INTERPRET is set: kernels are interpreted in this process, not compiled", BROKEN)
+    from .compiling import compile_all, find_tools, ptxas_version, unknown_arch
+    from .planning import plan
+
+    asked = list(dict.fromkeys(name.strip() for name in arch.split(",")))
+    if any(not _is_arch(name) for name in asked):
+        _fail(f"--arch: expected names such as sm_90 by commas, got {arch!r}", USAGE)
+    problems = {name: problem for name in asked if (problem := unknown_arch(name)) is not None}
+    known = [name for name in asked if name not in problems]
+    tools = find_tools()
+    planned = plan(cases, known)
+    num_jobs, begun = len(planned.jobs), time.monotonic()
+    done = []
+
+    def on_done(job: Any, outcome: Any) -> None:
+        done.append(outcome)
+        if outcome.failure:
+            typer.echo(f"{job.arch} {job.kernel} {job.id}: {outcome.failure}", err=True)
+        elif not outcome.was_cached:
+            typer.echo(f"{len(done)} of {num_jobs}: {job.arch} {job.kernel} {job.id}", err=True)
+
+    outcomes = compile_all(planned.jobs, cache, tools, workers or len(os.sched_getaffinity(0)), on_done)
+    num_cached = sum(outcome.was_cached for outcome in outcomes)
+    typer.echo(f"{num_jobs} kernels, {num_cached} compiled before, {time.monotonic() - begun:.1f} s", err=True)
+    report = {
+        "schema_version": SCHEMA_VERSION,
+        "contract": "static",
+        "compiler": {"triton": _triton_version(), "ptxas": {name: ptxas_version(name) for name in known}},
+        "selection": {"set": case_set, "case": case, "archs": asked},
+        "problems": [*problems.values(), *(f"{name} is missing from Triton" for name in tools.missing)],
+        "kernels": [_entry(job, outcome) for job, outcome in zip(planned.jobs, outcomes, strict=True)],
+        "num_launches": planned.num_launches,
+    }
+    out.parent.mkdir(parents=True, exist_ok=True)
+    temporary = out.with_name(f".{out.name}.{os.getpid()}")
+    temporary.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    temporary.replace(out)
+    raise typer.Exit(exit_code(bool(problems), tools.missing, [outcome.failure for outcome in outcomes]))
+
+
+def exit_code(has_unknown_arch: bool, missing_tools: Sequence[str], failures: Sequence[str | None]) -> int:
+    """The one that casts most doubt."""
+    if missing_tools:
+        return BROKEN
+    if any(failures):
+        return INVALID
+    return USAGE if has_unknown_arch else PASS
+
+
+def _entry(job: Any, outcome: Any) -> dict[str, Any]:
+    return {
+        "arch": job.arch,
+        "kernel": job.kernel,
+        "id": job.id,
+        "constants": job.constants,
+        "specialisation": job.specialisation,
+        "launched_by": sorted(job.launched_by),
+        "cases": job.cases,
+        "failure": outcome.failure,
+        "figures": outcome.figures,
+    }
+
+
+def _is_arch(name: str) -> bool:
+    return name.startswith("sm_") and name[3:].isdigit()
+
+
+def _triton_version() -> str:
+    import triton
+
+    return str(triton.__version__)
+
+
+def _fail(message: str, code: int) -> None:
+    typer.echo(message, err=True)
+    raise typer.Exit(code) from None
+
+
+if __name__ == "__main__":
+    sys.exit(app())

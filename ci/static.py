@@ -1,0 +1,159 @@
+"""``ci static``: what the kernels of a set are when compiled for cards that need not be here. Needs no GPU.
+
+Planning and compiling happen in a process of their own (benchmarks/static), which sees no GPU; here its report is read.
+"""
+
+import json
+import os
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from .exits import BrokenEnvironmentError, CommandError, Exit, Interrupted, MissingDataError, UsageError
+from .gpus import CPU, Gpu
+from .processes import interruptible, run_child
+
+ROOT = Path(__file__).resolve().parent.parent
+PROGRAM = (sys.executable, "-m", "benchmarks.static.run")
+CAP_S = 3600.0  # all of `nightly` takes minutes on two cores
+REPORT = "report.json"
+
+_ERRORS: dict[int, type[CommandError]] = {
+    Exit.USAGE: UsageError,
+    Exit.MISSING: MissingDataError,
+    Exit.BROKEN: BrokenEnvironmentError,
+}
+
+_COLUMNS = (
+    "arch",
+    "id",
+    "kernel",
+    "regs",
+    "stack",
+    "smem",
+    "CTAs",
+    "occ%",
+    "limit",
+    "tensor",
+    "fma",
+    "mufu",
+    "shfl",
+    "bar",
+    "ld16/ld",
+    "st16/st",
+    "local",
+    "pdl",
+    "total",
+    "bytes",
+    "hash",
+    "case",
+)
+LEGEND = (
+    "regs: registers per thread; stack, smem (static + dynamic), bytes (of code): in bytes; CTAs, occ%: what fits one "
+    "SM; limit: what allows no more; the rest are instructions in the code: ld16/ld 16-byte and all global loads, "
+    "local: to and from the stack; case: the first that launches it, and how many others"
+)
+
+
+def compile_static(
+    case_set: str, pattern: str, archs: str, folder: Path, console: Console, program: Sequence[str] = PROGRAM
+) -> tuple[Exit, dict[str, Any]]:
+    """Compile in a process of its own; returns its exit code and report, which is also in ``folder``.
+
+    Raises:
+        UsageError, MissingDataError, BrokenEnvironmentError: there is no report at all.
+    """
+    report = folder.resolve() / REPORT
+    report.unlink(missing_ok=True)
+    selected = ["--set", case_set, "--case", pattern, "--arch", archs]
+    places = ["--out", str(report), "--cache", str(report.parent / "cache")]
+    env = Gpu(CPU, "").child_env({name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"})
+
+    def say(line: str) -> None:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    try:
+        with interruptible():
+            ended = run_child([*program, *selected, *places], env=env, cwd=ROOT, cap_s=CAP_S, on_line=say)
+    except Interrupted as signal:
+        raise KeyboardInterrupt from signal
+    if not report.exists():
+        said = ended.tail[-1] if ended.tail else ended.describe(CAP_S)
+        raise _ERRORS.get(ended.code, BrokenEnvironmentError)(said)
+    return Exit(ended.code), json.loads(report.read_text(encoding="utf-8"))
+
+
+def show(report: Mapping[str, Any], console: Console) -> None:
+    """One line per kernel and architecture, then what could not be had."""
+    rows = [_row(entry) for entry in report["kernels"] if entry["figures"]]
+    widths = [max(map(len, column)) for column in zip(_COLUMNS, *rows, strict=True)]
+    for row in (_COLUMNS, *rows) if rows else ():
+        padded = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        _print(console, "  ".join(padded).rstrip())
+    if rows:
+        _print(console, LEGEND)
+    counts = Counter(entry["arch"] for entry in report["kernels"] if entry["figures"])
+    totals = ", ".join(f"{number} for {arch}" for arch, number in counts.items())
+    versions = "; ".join(f"{arch} ptxas {version}" for arch, version in report["compiler"]["ptxas"].items())
+    _print(
+        console, f"{len(rows)} kernels compiled: {totals or 'none'}; Triton {report['compiler']['triton']}; {versions}"
+    )
+    for line in problems(report):
+        _print(console, f"problem: {line}")
+
+
+def problems(report: Mapping[str, Any]) -> list[str]:
+    """What could not be had, in whole sentences."""
+    failed = [
+        f"{entry['arch']} {entry['kernel']} {entry['id']} ({entry['cases'][0]}): does not compile: {entry['failure']}"
+        for entry in report["kernels"]
+        if entry["failure"]
+    ]
+    return [*report["problems"], *failed]
+
+
+def as_json(code: Exit, report: Mapping[str, Any]) -> dict[str, Any]:
+    """The report with the exit code of the command."""
+    return {"exit_code": int(code), **report}
+
+
+def _row(entry: Mapping[str, Any]) -> tuple[str, ...]:
+    figures = entry["figures"]
+    instructions = figures["instructions"] or {}
+    classes, widths = instructions.get("by_class", {}), instructions.get("by_width", {})
+    others = len(entry["cases"]) - 1
+
+    def wide(name: str) -> str:
+        return f"{widths.get(name, {}).get('16', 0)}/{classes[name]}" if classes else "-"
+
+    local = classes["local_load"] + classes["local_store"] if classes else "-"
+    static = figures["static_shared_bytes"]
+    cells = (
+        entry["arch"],
+        entry["id"],
+        entry["kernel"],
+        figures["registers"],
+        figures["stack_bytes"],
+        None if static is None else static + figures["dynamic_shared_bytes"],
+        figures["ctas_per_sm"],
+        figures["occupancy_pct"],
+        ",".join(figures["limited_by"] or ()) or None,
+        *(classes.get(name) for name in ("tensor_core", "fma", "mufu", "shuffle", "barrier")),
+        wide("global_load"),
+        wide("global_store"),
+        local,
+        classes.get("pdl"),
+        instructions.get("total"),
+        figures["code_bytes"],
+        figures["binary_hash"][:8],
+        entry["cases"][0] + (f" +{others}" if others else ""),
+    )
+    return tuple("-" if cell is None else f"{cell:g}" if isinstance(cell, float) else str(cell) for cell in cells)
+
+
+def _print(console: Console, line: str) -> None:
+    console.print(line, markup=False, highlight=False, soft_wrap=True)
