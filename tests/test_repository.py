@@ -131,7 +131,8 @@ def test_the_wheel_ships_the_library_alone(tmp_path):
         names = archive.namelist()
     code = {name for name in names if ".dist-info/" not in name}
     assert {name.split("/")[0] for name in code} == {"recoverssm"}
-    assert "recoverssm/py.typed" in code
+    library = (path for path in (tmp_path / "recoverssm").rglob("*") if path.is_file())
+    assert code == {path.relative_to(tmp_path).as_posix() for path in library}  # data too: py.typed, the launch table
     assert any(name.endswith("/LICENSE") for name in names)
 
 

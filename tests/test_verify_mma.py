@@ -63,11 +63,13 @@ def test_emulated_tilings_give_the_same_bits(dtype, monkeypatch):
     assert all(torch.equal(one, first) for other in bits for one, first in zip(other, bits[0], strict=True))
 
 
-def test_compilers_fuse_the_same_products_in_every_tiling(tmp_path):
+@pytest.mark.parametrize(("form", "arch", "spec_query_len"), [("mma", 0, 9), ("wgmma", 90, 8)])
+def test_compilers_fuse_the_same_products_in_every_tiling(form, arch, spec_query_len, tmp_path):
     """The emulator fuses none; where a tiling had other ones fused, a row's bits would depend on the batch."""
-    rows = [row for row in load_table() if (row.op, row.form, row.arch) == ("verify", "mma", 0)]
+    rows = [row for row in load_table() if (row.op, row.form, row.arch) == ("verify", form, arch)]
+    rows = [row for row in rows if row.min_tokens <= spec_query_len]
     names = {dtype: str(dtype).removeprefix("torch.") for dtype in STATE_DTYPES.values()}
-    launches = [(103, row.form, names[row.state_dtype], 9, dict(row.constants)) for row in rows]
+    launches = [(arch or 103, form, names[row.state_dtype], spec_query_len, dict(row.constants)) for row in rows]
     env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     env |= {"PYTHONPATH": str(ROOT), "TRITON_CACHE_DIR": str(tmp_path)}
     program = [sys.executable, "-m", "tests.compiled_verify", json.dumps(launches)]
