@@ -299,17 +299,23 @@ def static(
     out: Annotated[Path, typer.Option(help="Folder of the report and of what was compiled before.")] = Path(
         "out/static"
     ),
+    base: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, help="An earlier report; exit 1 where this is worse.")
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Compile the kernels that a set launches and print registers, occupancy and instructions. Needs no GPU.
 
-    0: all compiled; 2: wrong usage, or an architecture that compiler or table of limits do not know; 3: nothing
-    selected; 4: a kernel that does not compile; 5: a missing tool. Each is named, and the others go on.
+    0: all compiled; 1: worse than --base; 2: wrong usage, or an architecture that compiler or table of limits do not
+    know; 3: nothing selected, or nothing to compare; 4: a kernel that does not compile; 5: a missing tool. Each is
+    named, and the others go on.
     """
     with errors(as_json):
         from . import static as compiled
 
+        earlier = None if base is None else compiled.read_report(base)  # before --out may replace it
         code, report = compiled.compile_static(case_set, pattern, arch, out, Console(stderr=True))
+        code, report = compiled.judge(code, report, earlier)
         print_json(compiled.as_json(code, report)) if as_json else compiled.show(report, Console())
         if not as_json:
             print(f"report: {out / compiled.REPORT}")

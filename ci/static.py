@@ -16,6 +16,7 @@ from rich.console import Console
 from .exits import BrokenEnvironmentError, CommandError, Exit, Interrupted, MissingDataError, UsageError
 from .gpus import CPU, Gpu
 from .processes import interruptible, run_child
+from .static_gates import regressions
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAM = (sys.executable, "-m", "benchmarks.static.run")
@@ -87,6 +88,29 @@ def compile_static(
     return Exit(ended.code), json.loads(report.read_text(encoding="utf-8"))
 
 
+def read_report(path: Path) -> dict[str, Any]:
+    """A report of an earlier run.
+
+    Raises:
+        UsageError: the file is none.
+    """
+    try:
+        report = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UsageError(f"--base: {path}: expected a report of ci static: {error}") from error
+    if not isinstance(report, dict) or not {"kernels", "compiler", "num_launches"} <= report.keys():
+        raise UsageError(f"--base: {path}: expected a report of ci static")
+    return report
+
+
+def judge(code: Exit, report: dict[str, Any], base: Mapping[str, Any] | None) -> tuple[Exit, dict[str, Any]]:
+    """The report with what is worse than in ``base``, where there is one, and the exit code of both."""
+    if base is None:
+        return code, report
+    found = regressions(base, report)
+    return (Exit.REGRESSED if found and code == Exit.PASS else code), {**report, "regressions": found}
+
+
 def show(report: Mapping[str, Any], console: Console) -> None:
     """One line per kernel and architecture, then what could not be had."""
     rows = [_row(entry) for entry in report["kernels"] if entry["figures"]]
@@ -102,6 +126,8 @@ def show(report: Mapping[str, Any], console: Console) -> None:
     _print(
         console, f"{len(rows)} kernels compiled: {totals or 'none'}; Triton {report['compiler']['triton']}; {versions}"
     )
+    for line in report.get("regressions", ()):
+        _print(console, f"regressed: {line}")
     for line in problems(report):
         _print(console, f"problem: {line}")
 

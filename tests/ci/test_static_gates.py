@@ -1,0 +1,107 @@
+"""Regressions planted in a copy of the sources, compiled for sm_90: each is caught by the gate that is meant for it."""
+
+import copy
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from ci.exits import Exit, MissingDataError, UsageError
+from ci.static import judge, read_report
+from ci.static_gates import regressions
+from tests.benchmarks.test_static_compiling import CASE, compiled
+
+ROOT = Path(__file__).parents[2]
+
+PLANTS = {  # file below recoverssm/, what stands there, what is put there
+    "a barrier": (
+        "kernels/conv.py",
+        "    row = tl.program_id(0)\n",
+        "    row = tl.program_id(0)\n    tl.debug_barrier()\n",
+    ),
+    "narrow loads": ("ops/conv.py", '"ALIGNED": aligned', '"ALIGNED": False'),
+    "a spill": (
+        "launch.py",
+        '{"enable_fp_fusion": True} | tile',
+        '{"enable_fp_fusion": True} | tile | {"maxnreg": 64}',
+    ),
+    "a lost dot": ("ops/verify.py", "return gluon_compat.IS_TESTED and is_sized", "return False and is_sized"),
+    "a second launch": (
+        "committer.py",
+        "        if self._convs is not None:\n",
+        "        if self._convs is not None:\n            compact_conv(self._convs, plan, conv_width=4)\n",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory):
+    """Of the sources as they are, and of a copy with all plants."""
+    folder = tmp_path_factory.mktemp("planted")
+    checkout = folder / "checkout"
+    for name in ("recoverssm", "benchmarks"):
+        shutil.copytree(ROOT / name, checkout / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for file, old, new in PLANTS.values():
+        path = checkout / "recoverssm" / file
+        assert path.read_text().count(old) == 1, (file, old)
+        path.write_text(path.read_text().replace(old, new))
+    found = []
+    for root, out in ((ROOT, folder / "base"), (checkout, folder / "head")):
+        ended = compiled(root, out, "sm_90")
+        assert ended.returncode == 0, ended.stderr
+        found.append(json.loads((out / "report.json").read_text()))
+    return found
+
+
+def test_each_planted_regression_is_caught_by_its_gate(reports):
+    found = regressions(*reports)
+    for op, words, file in (
+        ("conv", "1 barriers became 2", "compact_conv"),
+        ("conv", "16-byte loads became 0", "compact_conv"),
+        ("commit_state", "0 loads and stores of spilled registers became", "commit_state_async"),
+        ("commit_state", "0 bytes of stack became", "commit_state_async"),
+        ("verify", "tensor-core instructions became 0", "verify"),
+    ):
+        named = f"(recoverssm/kernels/{file}.py): {CASE}"
+        assert any(
+            line.startswith(f"sm_90 recoverssm/{op}: ") and words in line and line.endswith(named) for line in found
+        )
+    assert f"sm_90 recoverssm/commit: 3 launches a call became 4: {CASE}" in found
+
+
+def test_unchanged_sources_regress_in_nothing(reports):
+    assert regressions(reports[0], reports[0]) == []
+    assert judge(Exit.PASS, reports[0], reports[0])[0] == Exit.PASS
+
+
+def test_a_regression_fails_but_hides_no_worse_trouble(reports):
+    code, judged = judge(Exit.PASS, reports[1], reports[0])
+    assert code == Exit.REGRESSED
+    assert judged["regressions"] == regressions(*reports)
+    assert judge(Exit.INVALID, reports[1], reports[0])[0] == Exit.INVALID
+
+
+def test_fewer_programs_on_an_sm_are_a_regression(reports):
+    worse = copy.deepcopy(reports[0])
+    (entry,) = (entry for entry in worse["kernels"] if entry["kernel"] == "commit_plan")
+    entry["figures"]["ctas_per_sm"] -= 1
+    (line,) = regressions(reports[0], worse)
+    assert "16 CTAs that fit an SM became 15" in line
+
+
+def test_what_cannot_be_compared_is_not_judged(reports):
+    other = copy.deepcopy(reports[0])
+    other["compiler"]["triton"] = "9.9.9"
+    with pytest.raises(MissingDataError, match=r"Triton 9\.9\.9"):
+        regressions(other, reports[0])
+    nothing = reports[0] | {"kernels": []}
+    with pytest.raises(MissingDataError, match="no op, case"):
+        regressions(nothing, reports[0])
+
+
+def test_a_base_that_is_no_report_is_wrong_usage(tmp_path):
+    for text in ("{", "[]", "{}"):
+        (tmp_path / "base.json").write_text(text)
+        with pytest.raises(UsageError, match="expected a report of ci static"):
+            read_report(tmp_path / "base.json")
