@@ -22,7 +22,7 @@ case '$(STORE)' in branch:*) ;; *) mkdir -p '$(STORE)' ;; esac; \
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test test-long test-gpu profile nightly bench asv site clean
+.PHONY: help setup check test test-long test-gpu sanitize profile nightly bench asv site clean
 
 help: ## this list
 	@echo 'make nightly   the whole job in one command; make test   everything that needs no GPU'
@@ -52,6 +52,9 @@ test-gpu: setup ## the gpu tests, on a GPU host; writes reports/evidence/gpu-tes
 	@mkdir -p out && rm -f out/gpu-tests.xml
 	status=0; env -u TRITON_INTERPRET $(PY) -m pytest -m gpu --junitxml out/gpu-tests.xml || status=$$?; \
 	  $(PY) -m ci.evidence write --junit out/gpu-tests.xml && exit $$status
+
+sanitize: setup ## compute-sanitizer (memcheck, racecheck) over every kernel, on a GPU host that has it
+	$(PY) -m tests.sanitize
 
 profile: setup ## Nsight Compute on one launch: make profile OP=verify CASE=kimi_k3_tp8_b32_t8_a3.84_fp32
 	$(PY) -m ci profile --op $(OP) --case $(CASE) --provider $(PROVIDER)

@@ -47,6 +47,10 @@ class DeviceContracts:
         """The series that this process takes: each under every contract chosen for it."""
         return [replace(one, contract=each) for one in series for each in self._contracts(case, one.op, one.contract)]
 
+    def in_graphs(self) -> "DeviceContracts":
+        """The same without contracts that launch a call by itself."""
+        return DeviceContracts(tuple(each for each in self.always if each == "graph-cold"))
+
     def _contracts(self, case: BenchCase, op: str, contract: Contract) -> tuple[Contract, ...]:
         if contract != "graph-cold":
             return (contract,)

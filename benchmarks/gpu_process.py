@@ -22,7 +22,7 @@ from .harness.stats.summary import median
 from .harness.stopping import Sampling
 from .journal import Journal
 from .progress import Progress
-from .providers import PROVIDERS, Prepared, Provider, Series
+from .providers import CHAINED, PROVIDERS, Prepared, Provider, Series, chained_providers
 from .results import Results
 
 SAMPLING = Sampling(min_samples=30, max_samples=60, warmup_s=0.015, max_s=0.25)
@@ -41,7 +41,13 @@ IMPOSSIBLE = 0.98
 do its work. The 2 % allow for the interval of the control that the roofline comes from."""
 
 CONTROLLED = frozenset(
-    {("recoverssm", "verify"), ("recoverssm", "commit_state"), ("recoverssm", "commit"), ("full_state", "verify")}
+    {
+        ("recoverssm", "verify"),
+        ("recoverssm", "commit_state"),
+        ("recoverssm", "commit"),
+        ("recoverssm_pdl", "verify"),
+        ("full_state", "verify"),
+    }
 )
 """Series that get a control stream of their own bytes, mix and grid."""
 
@@ -139,7 +145,7 @@ class GpuProcess:
         """Everything of one case; returns a line for people."""
         add_exact_figures(case, self._results)
         case_seed = zlib.crc32(f"{self._seed}/{case.name}".encode())
-        providers = list(PROVIDERS)
+        providers = self._providers(case)
         random.Random(case_seed).shuffle(providers)
         return "; ".join(
             f"{provider.name} {self._measure_provider(provider, case, case_seed)}" for provider in providers
@@ -148,9 +154,16 @@ class GpuProcess:
     def fail_case(self, case: BenchCase, reason: str) -> str:
         """Only the exact figures; every series of every provider failed for this reason. Touches no device."""
         add_exact_figures(case, self._results)
-        for provider in PROVIDERS:
+        for provider in self._providers(case):
             self._give_up(provider, case, "failed", reason)
         return f"failed: {reason}"
+
+    def _providers(self, case: BenchCase) -> list[Provider]:
+        return [*PROVIDERS, *chained_providers(case, self._device)]
+
+    def _contracts_of(self, provider: Provider) -> DeviceContracts:
+        """A launch by itself has nothing to begin beside."""
+        return self._contracts.in_graphs() if provider is CHAINED else self._contracts
 
     def why_lost(self) -> str | None:
         """What the device says when it can no longer be used by this process; None when it can."""
@@ -182,7 +195,7 @@ class GpuProcess:
         return ", ".join(f"{op} {value:.1f} us" for op, value in medians.items())
 
     def _give_up(self, provider: Provider, case: BenchCase, status: Status, reason: str) -> str:
-        for op, contract in self._contracts.under(case, provider.series_names):
+        for op, contract in self._contracts_of(provider).under(case, provider.series_names):
             self._results.add_without_value(op, provider.name, case.name, contract, status, reason)
         return f"{status}: {reason}"
 
@@ -191,7 +204,7 @@ class GpuProcess:
     ) -> dict[str, float]:
         medians = {}
         checklist = Checklist(case.name, provider.name, COMPILED)
-        order = self._contracts.series_under(case, prepared.series())
+        order = self._contracts_of(provider).series_under(case, prepared.series())
         random.Random(case_seed).shuffle(order)
         for series in order:
             try:

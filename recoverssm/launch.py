@@ -70,10 +70,15 @@ class Problem(NamedTuple):
 
 
 class Form(NamedTuple):
-    """One kernel of an op, and which launches it is right for."""
+    """One kernel of an op, and which launches it is right for.
+
+    Attributes:
+        has_pdl: whether it takes the constant PDL, and with it may begin while the kernel before is still running.
+    """
 
     kernel: Any
     fits: Callable[[Problem], bool] = lambda problem: True
+    has_pdl: bool = False
 
 
 @cache
@@ -144,6 +149,7 @@ def tiled_launch(
     *scalars: float,
     aligned: bool,
     num_layers: int = 1,
+    enable_pdl: bool = False,
     **constants: Any,
 ) -> KernelLaunch:
     """The launch of a kernel whose programs handle tiles of states [P, H, V, K], as the launch table has it.
@@ -154,12 +160,19 @@ def tiled_launch(
     Args:
         lower_bound: of the gate, the kernel's first scalar; None for the unbounded form. ``scalars`` follow.
         aligned: as in ``Problem``.
+        enable_pdl: begin while the kernel before is still running. The row is that of any other launch.
         constants: what this op's kernels have beyond those that all such kernels have.
+    Raises:
+        ConfigError: the form that fits cannot begin so early.
     """
     _, num_heads, value_dim, key_dim = state.shape
     arch, request_heads = device_arch(state.device), num_rows * num_heads
     sizes = (request_heads, spec_query_len, key_dim, value_dim)
-    row = select(Problem(op, arch, state.dtype, *sizes, lower_bound, aligned), forms)
+    problem = Problem(op, arch, state.dtype, *sizes, lower_bound, aligned)
+    row = select(problem, forms)
+    if enable_pdl and not forms[row.form].has_pdl:
+        able = " or ".join(name for name, form in forms.items() if form.has_pdl)
+        raise ConfigError(f"enable_pdl: expected a launch of form {able}, got {row.form!r} for {problem}")
     tile = _fitted(row, value_dim, key_dim)
     shape = {"H": num_heads, "T": spec_query_len, "K": key_dim, "V": value_dim, "BOUNDED": lower_bound is not None}
     return KernelLaunch(
@@ -167,7 +180,7 @@ def tiled_launch(
         (request_heads * (value_dim // tile["BV"]), num_layers),
         state.device,
         scalars=(lower_bound or 0.0, *scalars),
-        constants=shape | {"enable_fp_fusion": True} | tile | constants,
+        constants=shape | {"enable_fp_fusion": True} | tile | _overlap(forms[row.form], enable_pdl) | constants,
     )
 
 
@@ -178,7 +191,8 @@ def with_row(launch: KernelLaunch, forms: Mapping[str, Form], row: LaunchRow, de
         launch: from ``tiled_launch``, which took a row of the library's own table; ``device`` is that of its tensors.
     """
     from_rows = {name for known in load_table() if known.op == row.op for name in known.constants}
-    kept = {name: value for name, value in launch.constants.items() if name not in from_rows}
+    from_forms = {"PDL", "launch_pdl"}
+    kept = {name: value for name, value in launch.constants.items() if name not in from_rows | from_forms}
     value_dim, key_dim = kept["V"], kept["K"]
     tile = _fitted(row, value_dim, key_dim)
     num_tiles, *rest = launch.grid
@@ -188,8 +202,13 @@ def with_row(launch: KernelLaunch, forms: Mapping[str, Form], row: LaunchRow, de
         (request_heads * (value_dim // tile["BV"]), *rest),
         device,
         scalars=launch.scalars,
-        constants=kept | tile,
+        constants=kept | tile | _overlap(forms[row.form], launch.constants.get("PDL", False)),
     )
+
+
+def _overlap(form: Form, enable_pdl: bool) -> dict[str, bool]:
+    """What a form's kernel and Triton's launcher have to know of programmatic dependent launch."""
+    return {"PDL": enable_pdl, "launch_pdl": enable_pdl} if form.has_pdl else {}
 
 
 def _fitted(row: LaunchRow, value_dim: int, key_dim: int) -> dict[str, Any]:

@@ -24,11 +24,11 @@ class Launcher:
     """As Triton 3.6's: called by Triton, it calls ``launch`` with some more arguments."""
 
     global_scratch_size = profile_scratch_size = 0
-    launch_cooperative_grid = launch_pdl = False
+    launch_cooperative_grid = False
     by_triton = 0
 
     def __init__(self, source, metadata):
-        pass
+        self.launch_pdl = metadata.launch_pdl
 
     def launch(self, *arguments):
         values = [a.data_ptr() if isinstance(a, torch.Tensor) else a for a in arguments]
@@ -102,6 +102,18 @@ def verify_calls():
             yield lambda a=arguments, o=out: verify(*a, out=o)
 
 
+def chained_verify_calls():
+    """Of the form for sm_90: the second begins while the first is still running."""
+    x = torch.zeros(4, 1, 128, dtype=torch.bfloat16)
+    gate = GateParams(torch.zeros(1), torch.zeros(1, 128), -5.0)
+    records = Records(torch.zeros(1, 1, 4, 128), torch.zeros(1, 1, 4, 256, dtype=torch.bfloat16))
+    starts, slots = torch.tensor([0, 4], dtype=torch.int32), torch.tensor([1], dtype=torch.int32)
+    arguments = (x, x, x, x, x[..., 0].contiguous(), torch.zeros(2, 1, 128, 128), records, gate, starts, slots)
+    out = x.clone()
+    for chained in (False, True):
+        yield lambda c=chained: verify(*arguments, out=out, enable_pdl=c)
+
+
 def random_verifies(number):
     """Calls of few shapes and strides, so that many look alike, at addresses of every kind."""
     pick = random.Random(0).choice
@@ -140,7 +152,7 @@ def specialisations():
 def run():
     """For every call: what Triton's own path passed, then what the next call passed, and who launched."""
     found = []
-    for call in (*plan_calls(), *verify_calls()):
+    for call in (*plan_calls(), *verify_calls(), *chained_verify_calls()):
         reached.clear()
         Launcher.by_triton = 0
         call()
@@ -161,6 +173,7 @@ def run():
                 "through_triton": through_triton,
                 "hook_calls": len(seen),
                 "stream": actual[3],
+                "launch_pdl": actual[6],
                 "num_arguments": len(actual),
             }
         )

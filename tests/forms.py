@@ -18,6 +18,10 @@ ASSEMBLY = {
 }
 
 
+READ_EARLY = {"state_ptr", "state_indices_ptr", "query_start_loc_ptr"}
+"""What verify may read before the kernel before it is complete: nothing that is written during a step."""
+
+
 def use_form(monkeypatch: pytest.MonkeyPatch, op: str, form: str, device: str, **constants: Any) -> None:
     """From here on ``op`` runs ``form``."""
     stem = op.removesuffix("_verify")  # of full_state_verify
@@ -28,7 +32,8 @@ def use_form(monkeypatch: pytest.MonkeyPatch, op: str, form: str, device: str, *
         LaunchRow(op, 0, dtype, form, 0, 1, {"num_warps": 4} | constants, "a test")
         for dtype in (torch.float32, torch.bfloat16)
     ]
-    monkeypatch.setattr(module, "FORMS", {form: Form(Emulated(kernel, asm=ASSEMBLY) if device == "cpu" else kernel)})
+    taken = Emulated(kernel, asm=ASSEMBLY, read_early=READ_EARLY) if device == "cpu" else kernel
+    monkeypatch.setattr(module, "FORMS", {form: Form(taken, has_pdl="PDL" in kernel.arg_names)})
     monkeypatch.setattr("recoverssm.launch.load_table", lambda: rows)
     monkeypatch.setattr(module, f"_{op}", Prepared(getattr(module, f"_{op}").prepare))
 

@@ -3,7 +3,8 @@
 The kernel's function is called once per program, with every Gluon builtin that it or its device functions name replaced
 by one of NumPy. Arithmetic has Triton's types and rounds where they do (fp32 in float32, bf16 to nearest even, operands
 of tf32 products cut to 10 bits). Caught: addresses outside the arguments, two programs or two lanes at odds about one
-element, int32 overflow, a wgmma operand without its fence or overwritten in flight, a cp.async read before its wait.
+element, int32 overflow, a wgmma operand without its fence or overwritten in flight, a cp.async read before its wait, a
+programmatic dependent launch that touches memory of the kernel before too early, or never waits for it.
 Masked-off lanes and fresh shared memory hold NaN or -999. Layouts are accepted, not obeyed: what depends on them
 (legality, speed, order of sums) only the compiler and a GPU can tell. Programs run one after another.
 """
@@ -14,7 +15,7 @@ import builtins
 import functools
 import inspect
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -150,6 +151,7 @@ def run(
     memory: Sequence[torch.Tensor] = (),
     asm: dict[str, Callable[..., Any]] | None = None,
     check_races: bool = True,
+    read_early: Collection[str] = (),
     **kwargs: Any,
 ) -> None:
     """Launch a Gluon kernel on CPU tensors, program after program; tensors are changed in place.
@@ -159,7 +161,9 @@ def run(
         memory: tensors that the kernel reaches by other ways than its arguments, as through a table of addresses.
         asm: for inline assembly that is not in the table, its text to a function from arrays to an array or a tuple.
         check_races: refuse two programs of which one changes what the other has read or written.
-        kwargs: the kernel's arguments, and launch options, of which only num_warps has an effect.
+        read_early: arguments that a launch with launch_pdl may read before gdc_wait; it writes none before, and every
+            program waits.
+        kwargs: the kernel's arguments, and launch options, of which only num_warps and launch_pdl have an effect.
     Raises:
         MemoryFault: an access that a GPU would not answer for; ValueError, TypeError: what Gluon refuses.
     """
@@ -169,7 +173,13 @@ def run(
     bound.apply_defaults()
     if callable(grid):
         grid = grid(dict(bound.arguments))
-    machine = Machine(tuple(grid), num_warps=options.get("num_warps", 4), asm=asm or {}, check_races=check_races)
+    machine = Machine(
+        tuple(grid),
+        num_warps=options.get("num_warps", 4),
+        asm=asm or {},
+        check_races=check_races,
+        read_early=read_early if options.get("launch_pdl") else None,
+    )
     for i, tensor in enumerate(memory):
         machine.argument(f"memory[{i}]", tensor)
         machine.regions[-1].is_extra = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,8 +32,17 @@ from tests.gluon_values import (
 class Machine:
     """Global memory, the program that runs, and what it has in flight."""
 
-    def __init__(self, grid: tuple[int, ...], *, num_warps: int, asm: dict[str, Any], check_races: bool) -> None:
+    def __init__(
+        self,
+        grid: tuple[int, ...],
+        *,
+        num_warps: int,
+        asm: dict[str, Any],
+        check_races: bool,
+        read_early: Collection[str] | None,
+    ) -> None:
         self.grid, self.num_warps, self.check_races = (*grid, 1, 1)[:3], num_warps, check_races
+        self.read_early = read_early  # arguments that may be read before gdc_wait; None: launched without PDL
         self.asm = {" ".join(source.split()): emulate for source, emulate in asm.items()}
         self.regions: list[Region] = []
         self.roots = itertools.count()
@@ -45,6 +54,7 @@ class Machine:
     def start(self, pid: tuple[int, ...]) -> None:
         self.pid = pid
         self.number = int(np.ravel_multi_index(pid, self.grid))
+        self.has_waited = self.read_early is None
         self.unfenced: set[int] = set()
         self.in_flight: list[int] = []
         self.products: list[list[int]] = []
@@ -54,6 +64,20 @@ class Machine:
     def finish(self) -> None:
         if any(self.copies) or any(self.awaited.values()):
             raise MemoryFault("the program ends with asynchronous copies that nobody waited for")
+        if not self.has_waited:
+            raise MemoryFault(
+                f"program {self.pid} ends without gdc_wait: who waits for it has not waited for those before"
+            )
+
+    def do_gdc_launch_dependents(self) -> None:
+        """A hint; what runs beside this kernel is not emulated."""
+
+    def do_gdc_wait(self) -> None:
+        self.has_waited = True
+
+    def _touch(self, region: Region, deed: str, allowed: Collection[str]) -> None:
+        if not self.has_waited and region.name not in allowed:
+            raise MemoryFault(f"program {self.pid} {deed} {region.name} before gdc_wait")
 
     def do_program_id(self, axis: int) -> Tensor:
         return Tensor(np.int32(self.pid[axis]), tl.int32)
@@ -114,6 +138,7 @@ class Machine:
     def _read(self, pointer: Tensor, mask: Array, result: Array) -> Array:
         """Fills the active lanes of a raw result."""
         for region, lanes in self._locate(pointer, mask):
+            self._touch(region, "reads", self.read_early or ())
             index = region.indices(pointer.data[lanes], result.itemsize)
             result[lanes] = region.elements(result.dtype.type)[index]
             if self.check_races:
@@ -122,6 +147,7 @@ class Machine:
 
     def _write(self, pointer: Tensor, mask: Array, raw: Array, *, atomic: bool = False) -> None:
         for region, lanes in self._locate(pointer, mask):
+            self._touch(region, "writes", ())
             index, values = region.indices(pointer.data[lanes], raw.itemsize), raw[lanes]
             memory = region.elements(raw.dtype.type)
             if self.check_races and not atomic:

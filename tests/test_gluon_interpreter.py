@@ -15,6 +15,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from tests.gluon_interpreter import Emulated, MemoryFault, run
 
@@ -275,3 +276,49 @@ def test_numbers_have_triton_types_and_rounding():
     thrice = (x.float() * 3).bfloat16()
     sums = [(x.float() + thrice.float()).bfloat16().item(), (x.float() + thrice.float()).item()]
     assert out.tolist() == [*sums, -3, -3, -3.5, -1.5, x.view(torch.int16).item(), 4]
+
+
+@gluon.jit
+def _chained_kernel(x_ptr, y_ptr, EARLY: gl.constexpr, WAITS: gl.constexpr):
+    gdc_launch_dependents()
+    x = gl.load(x_ptr)
+    if EARLY == "write":
+        gl.store(y_ptr, x)
+    if EARLY == "read":
+        x += gl.load(y_ptr)
+    if WAITS:
+        gdc_wait()
+    gl.store(y_ptr, x)
+
+
+@pytest.mark.parametrize(
+    ("early", "waits", "message"),
+    [
+        ("", True, None),
+        ("read", True, r"reads y_ptr before gdc_wait"),
+        ("write", True, r"writes y_ptr before gdc_wait"),
+        ("", False, r"writes y_ptr before gdc_wait"),
+    ],
+)
+def test_memory_of_the_kernel_before_is_left_alone_until_it_is_complete(early, waits, message):
+    x, y = torch.ones(1), torch.zeros(1)
+    options = {"EARLY": early, "WAITS": waits, "read_early": {"x_ptr"}}
+
+    run(_chained_kernel, (1,), x, y, **options)  # an ordinary launch begins when all before it is complete
+    assert y.item() == 1
+    if message is None:
+        run(_chained_kernel, (1,), x, y, **options, launch_pdl=True)
+    else:
+        with pytest.raises(MemoryFault, match=message):
+            run(_chained_kernel, (1,), x, y, **options, launch_pdl=True)
+
+
+@gluon.jit
+def _hasty_kernel(x_ptr, y_ptr):
+    gl.load(x_ptr)
+
+
+def test_a_program_that_never_waits_is_caught():
+    """Who waits for it would not have waited for the kernels before it."""
+    with pytest.raises(MemoryFault, match="ends without gdc_wait"):
+        run(_hasty_kernel, (1,), torch.ones(1), torch.ones(1), read_early={"x_ptr"}, launch_pdl=True)

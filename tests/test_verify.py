@@ -22,7 +22,7 @@ from tests.windows import (
 )
 
 
-def run_verify(window, records=None, out=None):
+def run_verify(window, records=None, out=None, enable_pdl=False):
     return verify(
         *window.activations,
         window.checkpoint_states[0],
@@ -31,6 +31,7 @@ def run_verify(window, records=None, out=None):
         window.query_start_loc,
         window.state_indices,
         out=window.out if out is None else out,
+        enable_pdl=enable_pdl,
     )
 
 

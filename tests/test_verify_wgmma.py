@@ -41,7 +41,7 @@ def wide(query_lens, slots, spec_query_len, **changed):
     return WindowCase(query_lens, slots, spec_query_len, **{"num_heads": 1, "key_dim": 128, "value_dim": 128} | changed)
 
 
-def check_verify(case, device, scale=1.0, seed=0):
+def check_verify(case, device, scale=1.0, seed=0, enable_pdl=False):
     """One verify: what it writes against the reference, and that it writes nothing else."""
     window = Window(case, device, seed)
     window.checkpoint_states[0].mul_(scale)
@@ -51,7 +51,7 @@ def check_verify(case, device, scale=1.0, seed=0):
     states = storage_bits(window.checkpoint_states[0])
     expected, expected_out = expect_verify(window)
 
-    out = run_verify(window)
+    out = run_verify(window, enable_pdl=enable_pdl)
 
     assert_matches("out", out, expected_out, tol(case.activation_dtype, device))
     assert_matches("correction", records.correction, expected.correction, U_TOL[case.state_dtype])

@@ -3,7 +3,8 @@
 from .base import Prepared, Provider, Series
 from .full_state import FullStateProvider
 from .recoverssm import RecoverSSMProvider
+from .recoverssm_pdl import CHAINED, chained_providers
 
 PROVIDERS: tuple[Provider, ...] = (RecoverSSMProvider(), FullStateProvider())
 
-__all__ = ["PROVIDERS", "Prepared", "Provider", "Series"]
+__all__ = ["CHAINED", "PROVIDERS", "Prepared", "Provider", "Series", "chained_providers"]

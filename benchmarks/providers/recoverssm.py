@@ -63,8 +63,11 @@ class RecoverSSMProvider:
         )
 
     def prepare(self, case: BenchCase, device: torch.device, seed: int, l2_bytes: int) -> Prepared:
-        expected = self._bytes(case, num_unowned_slots=NUM_UNOWNED_SLOTS).total
-        return PreparedRecoverSSM(case, device, seed, l2_bytes, expected)
+        return PreparedRecoverSSM(case, device, seed, l2_bytes, self.set_bytes(case))
+
+    def set_bytes(self, case: BenchCase) -> int:
+        """Bytes that one set of all layers' caches should take, slots that nobody owns included."""
+        return self._bytes(case, num_unowned_slots=NUM_UNOWNED_SLOTS).total
 
     def _bytes(self, case: BenchCase, *, num_unowned_slots: int) -> layout.StateBytes:
         return layout.state_bytes(
@@ -79,7 +82,14 @@ class RecoverSSMProvider:
 
 
 class PreparedRecoverSSM:
-    """Rotated sets of all layers' caches, and one commit context for each."""
+    """Rotated sets of all layers' caches, and one commit context for each.
+
+    Attributes:
+        chains_verifies: whether the verify of a layer begins while the one before is still running. That of the first
+            layer does not: whatever wrote states, slots and starts is complete when it begins.
+    """
+
+    chains_verifies = False
 
     def __init__(
         self, case: BenchCase, device: torch.device, seed: int, l2_bytes: int, expected_bytes_per_set: int
@@ -123,7 +133,9 @@ class PreparedRecoverSSM:
     # --- calls
 
     def _verify(self, layer_set: LayerSet, layer: int) -> None:
-        self._verify_into(layer_set.checkpoint_states[layer], layer_set.records[layer], layer, self._out)
+        chained = self.chains_verifies and layer > 0
+        states, records = layer_set.checkpoint_states[layer], layer_set.records[layer]
+        self._verify_into(states, records, layer, self._out, enable_pdl=chained)
 
     def _verify_into(
         self,
@@ -133,6 +145,8 @@ class PreparedRecoverSSM:
         out: Tensor,
         query_start_loc: Tensor | None = None,
         slots: Tensor | None = None,
+        *,
+        enable_pdl: bool = False,
     ) -> None:
         step = self._step
         recoverssm.verify(
@@ -147,6 +161,7 @@ class PreparedRecoverSSM:
             step.query_start_loc if query_start_loc is None else query_start_loc,
             self._slots if slots is None else slots,
             out=out,
+            enable_pdl=enable_pdl,
         )
 
     def _fill_plan(self) -> None:

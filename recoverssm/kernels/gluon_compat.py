@@ -5,6 +5,9 @@ import triton
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import mma_v2
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+__all__ = ["IS_TESTED", "gdc_launch_dependents", "gdc_wait", "mma_tf32", "thread_barrier"]
 
 IS_TESTED: bool = triton.__version__.split(".")[:2] == ["3", "6"] and torch.version.hip is None
 """Whether our Gluon kernels ran on NVIDIA's GPUs with this Triton version; elsewhere ops take their portable forms."""

@@ -21,6 +21,7 @@ from recoverssm.kernels.coupling import (
     tf32_parts,
 )
 from recoverssm.kernels.gate import softplus
+from recoverssm.kernels.gluon_compat import gdc_launch_dependents, gdc_wait
 
 
 @gluon.jit
@@ -196,8 +197,11 @@ def _verify_wgmma_kernel(
     AHEAD: gl.constexpr,  # slices whose loads are under way at once
     STAGED: gl.constexpr,  # activations are read once and turned through shared memory, not read in two layouts
     PREFETCH: gl.constexpr,  # the slices that are not ahead are asked for as soon as the probes are there
+    PDL: gl.constexpr,  # begins beside the kernel before, which must leave states, slots and starts alone
 ):
     """One program handles BV value rows of one head of one speculative row."""
+    if PDL:
+        gdc_launch_dependents()
     gl.static_assert(K == 128)
     TP: gl.constexpr = 8 if T <= 8 else 16  # tokens with padding
     FP32: gl.constexpr = state_ptr.dtype.element_ty == gl.float32
@@ -221,6 +225,8 @@ def _verify_wgmma_kernel(
     offs_v = gl.arange(0, BV, gl.SliceLayout(1, own_row))[:, None]
     out_ptrs = out_ptr + first_token * stride_out_token + pid_h * V + pid_v * BV + offs_v
     if slot <= 0 or query_len <= 0:
+        if PDL:
+            gdc_wait()
         for t in range(query_len):
             gl.store(out_ptrs + t * stride_out_token, gl.zeros([BV, 1], out_ptr.dtype.element_ty, own_row))
         return
@@ -234,6 +240,9 @@ def _verify_wgmma_kernel(
     chunks = ()
     for i in gl.static_range(AHEAD * KC):
         chunks = chunks + (_load_chunk(state_ptrs, i, K, KK),)
+    if PDL:
+        # Nothing above is written during a step. Every program waits: who waits for us has then waited for all before.
+        gdc_wait()
 
     # A thread owns a channel: [TP, K]
     own_channel: gl.constexpr = gl.BlockedLayout([TP, 1], [1, 32], [1, 4], [1, 0])

@@ -106,5 +106,5 @@ def _commit_state(
     check_gate(A_log, dt_bias, (num_layers, num_heads), key_dim, device)
     if num_rows == 0:
         return None
-    sizes, options = (num_rows, spec_query_len, lower_bound), {"num_layers": num_layers, "ALIGNED": aligned}
-    return tiled_launch("commit_state", FORMS, state, *sizes, aligned=aligned, **options)
+    sizes = (num_rows, spec_query_len, lower_bound)
+    return tiled_launch("commit_state", FORMS, state, *sizes, aligned=aligned, num_layers=num_layers, ALIGNED=aligned)

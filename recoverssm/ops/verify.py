@@ -38,8 +38,8 @@ def _fits_mma(problem: Problem) -> bool:
 
 
 FORMS = {
-    "wgmma": Form(_verify_wgmma_kernel, lambda problem: _fits_wgmma(problem) and _is_mild(problem)),
-    "wgmma_blocks": Form(_verify_wgmma_kernel, _fits_wgmma),
+    "wgmma": Form(_verify_wgmma_kernel, lambda problem: _fits_wgmma(problem) and _is_mild(problem), has_pdl=True),
+    "wgmma_blocks": Form(_verify_wgmma_kernel, _fits_wgmma, has_pdl=True),
     "mma": Form(_verify_mma_kernel, lambda problem: _fits_mma(problem) and _is_mild(problem)),
     "mma_blocks": Form(_verify_mma_kernel, _fits_mma),
     "recurrence": Form(_verify_kernel),
@@ -60,6 +60,7 @@ def verify(
     state_indices: Tensor,
     *,
     out: Tensor | None = None,
+    enable_pdl: bool = False,
 ) -> Tensor:
     """Run the KDA recurrence over each row's window and record it; checkpoints stay as they are.
 
@@ -75,22 +76,26 @@ def verify(
         gate: A_log [H], dt_bias [H, K] fp32.
         query_start_loc: [N + 1] int32, not decreasing, at most M. state_indices: [N] int32.
         out: [M, H, V] like v, or None to allocate; it may be v itself, and shares memory with nothing else.
+        enable_pdl: begin while the kernel before in the stream is still running (programmatic dependent launch). Only
+            where a kernel launched without it stands between whatever last wrote checkpoint_state, query_start_loc or
+            state_indices and this call, as the first verify of a step does when it is called without: docs/pdl.md.
     Returns:
         out.
     Raises:
         ShapeError, DtypeError, StrideError, DeviceError: before any launch.
+        ConfigError: enable_pdl where it cannot be: another card than sm_90, or a layer that sm_90's form is not for.
     Source: docs/algorithm.md section 2; vLLM PR 51855.
     """
     if out is None:
         out = torch.empty(v.shape, dtype=v.dtype, device=v.device)
     layer = (q, k, v, raw_gate, raw_beta, gate.A_log, gate.dt_bias, checkpoint_state)
     written = (records.correction, records.key_gate, out)
-    _verify((*layer, *written, query_start_loc, state_indices), gate.lower_bound)
+    _verify((*layer, *written, query_start_loc, state_indices), gate.lower_bound, enable_pdl)
     return out
 
 
 @Prepared
-def _verify(tensors: Sequence[TensorMeta], lower_bound: float | None) -> KernelLaunch | None:
+def _verify(tensors: Sequence[TensorMeta], lower_bound: float | None, enable_pdl: bool) -> KernelLaunch | None:
     q, k, v, raw_gate, raw_beta, _, _, state, correction, key_gate, out, query_start_loc, state_indices = tensors
     head_dims = check_layer(tensors[:8], "checkpoint_state")
     check_row_vector("state_indices", state_indices, None, q.device)
@@ -103,4 +108,4 @@ def _verify(tensors: Sequence[TensorMeta], lower_bound: float | None) -> KernelL
     strided = (q, k, v, raw_gate, raw_beta, out, state, correction, key_gate)
     scalars = (q.shape[-1] ** -0.5, *(tensor.strides[0] for tensor in strided))
     sizes, aligned = (num_rows, spec_query_len, lower_bound), rows_aligned(q, k, v, raw_gate, out, state)
-    return tiled_launch("verify", FORMS, state, *sizes, *scalars, aligned=aligned)
+    return tiled_launch("verify", FORMS, state, *sizes, *scalars, aligned=aligned, enable_pdl=enable_pdl)

@@ -12,7 +12,7 @@ from benchmarks.cases import SETS
 from benchmarks.checks import INTERPRETED, Checklist
 from benchmarks.cpu_process import shrunken
 from benchmarks.inputs import NUM_UNOWNED_SLOTS
-from benchmarks.providers import PROVIDERS, base
+from benchmarks.providers import CHAINED, PROVIDERS, base, chained_providers, recoverssm_pdl
 from benchmarks.providers.bare import launches_of, num_programs
 from benchmarks.providers.full_state import _num_pools
 from benchmarks.providers.recoverssm import _num_sets
@@ -282,3 +282,38 @@ def test_every_checked_call_has_its_bare_launches_beside_it(provider, monkeypatc
         assert checked
         assert launched == checked
         launched.clear()
+
+
+def test_a_chain_of_verifies_begins_with_one_that_waits_for_all_before_it(monkeypatch):
+    case = replace(tiny("kimi_k3_tp8_b32_t3_a2.73_fp32"), num_layers=3)
+    verify, chained = recoverssm.verify, []
+
+    def ordinary(*args, enable_pdl, **kwargs):
+        chained.append(enable_pdl)
+        return verify(*args, **kwargs)
+
+    monkeypatch.setattr(recoverssm, "verify", ordinary)
+    prepared = CHAINED.prepare(case, CPU, 0, 0)
+    checklist = Checklist("case", CHAINED.name, INTERPRETED)
+    prepared.check(checklist)
+    series = {one.op: one for one in prepared.series()}
+    found = []
+    for op in ("verify", "step"):
+        chained.clear()
+        for call in series[op].calls:
+            call()
+        found.append(list(chained))
+
+    assert all(check.passed for check in checklist.checks)
+    assert tuple((one.op, one.contract) for one in prepared.series()) == CHAINED.series_names
+    assert found == [[False, True, True]] * 2
+
+
+def test_only_cards_that_can_and_few_cases_get_the_chain(monkeypatch):
+    card, names = torch.device("cuda", 0), []
+    for arch in (80, 90, 100):
+        monkeypatch.setattr(recoverssm_pdl, "device_arch", lambda _, arch=arch: arch)
+        names += [(arch, case.name) for case in SETS["nightly"] if chained_providers(case, card)]
+
+    assert names == [(90, f"kimi_k3_tp8_b{num_requests}_t8_a3.84_fp32") for num_requests in (32, 128)]
+    assert chained_providers(SETS["nightly"][0], CPU) == ()

@@ -41,6 +41,14 @@ def test_one_contract_leaves_the_other_out():
     assert contracts.under(CASE, NAMES) == [("verify", "nvbench-cold"), ("verify", "host-dispatch")]
 
 
+def test_a_chain_is_measured_in_graphs_alone():
+    both, alone = choose_contracts("graph-cold,nvbench-cold", "pr"), choose_contracts("nvbench-cold", "pr")
+
+    assert both.in_graphs().under(CASE, NAMES[:2]) == [("verify", "graph-cold"), ("step", "graph-cold")]
+    assert choose_contracts(None, "nightly").in_graphs() == both.in_graphs()
+    assert alone.in_graphs().under(CASE, NAMES[:2]) == []
+
+
 def test_a_series_keeps_its_calls_and_its_bytes_under_the_other_contract():
     calls, cost = (lambda: None,), Cost(read_bytes=3, write_bytes=4, flops=5)
     contracts = choose_contracts("graph-cold,nvbench-cold", "pr")
