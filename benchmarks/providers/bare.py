@@ -20,7 +20,8 @@ def launches_of(call: Call) -> list[Launched]:
     launch = KernelLaunch.__call__
 
     def note(self: KernelLaunch, tensors: Sequence[Tensor], addresses: tuple[int, ...]) -> None:
-        if not (launched and launched[-1][1] is tensors):  # on another device a launch calls itself once more
+        again = bool(launched) and launched[-1][0] is self and launched[-1][1] is tensors
+        if not again:  # on another device a launch calls itself once more
             launched.append((self, tensors))
         launch(self, tensors, addresses)
 
