@@ -62,8 +62,10 @@ def test_a_block_shorter_than_the_window_is_met_at_construction_not_at_the_first
     ],
     ids=str,
 )
-def test_what_works_is_accepted(options):
-    RecoverSSMConfig(**VALID | options)
+def test_what_works_is_accepted_and_kept(options):
+    config = RecoverSSMConfig(**VALID | options)
+
+    assert {name: getattr(config, name) for name in options} == options
 
 
 def test_a_rank_has_its_share_of_the_heads_and_one_more_token_than_drafts():
