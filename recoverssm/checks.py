@@ -69,6 +69,22 @@ def check_dense_after(name: str, tensor: TensorMeta, dim: int) -> None:
         expected *= tensor.shape[i]
 
 
+def check_no_overlap(name: str, tensor: TensorMeta) -> None:
+    """Check that no two elements of a tensor that is written are one.
+
+    Raises:
+        StrideError.
+    """
+    last = 0  # element of all dimensions so far, the densest first
+    for stride, size in sorted(zip(tensor.strides, tensor.shape, strict=True)):
+        if size > 1 and stride <= last:
+            raise StrideError(
+                f"{name}: expected elements that share no memory, got strides {tensor.strides} for shape "
+                f"{list(tensor.shape)}; an expanded view cannot be written"
+            )
+        last += stride * max(size - 1, 0)
+
+
 def check_head_dim(name: str, size: int) -> None:
     """Kernels index channels without masks, which needs powers of two.
 
@@ -175,26 +191,33 @@ def check_plan(plan: Sequence[TensorMeta], num_rows: int | None, device: Device)
 def check_records(
     correction: TensorMeta,
     key_gate: TensorMeta,
-    num_rows: int,
+    num_entries: int,
     head_dims: tuple[int, int, int],
     activation_dtype: torch.dtype,
     device: Device,
+    by_slot: bool,
 ) -> int:
     """Check the records of one layer, given H, K and V, and return T.
 
+    Args:
+        num_entries: how many there must be at least: of the slots of the states with ``by_slot``, else of the rows.
     Raises:
         ShapeError, DtypeError, StrideError, DeviceError.
     """
     num_heads, key_dim, value_dim = head_dims
     check_tensor("records.correction", correction, "R H T V", (None, num_heads, None, value_dim), FLOAT32, device)
-    num_record_rows, _, spec_query_len, _ = correction.shape
+    held, _, spec_query_len, _ = correction.shape
     check_spec_query_len("records.correction: T", spec_query_len)
-    expected = (num_record_rows, num_heads, spec_query_len, 2 * key_dim)
+    expected = (held, num_heads, spec_query_len, 2 * key_dim)
     check_tensor("records.key_gate", key_gate, "R H T 2K", expected, (activation_dtype,), device)
     check_dense_after("records.correction", correction, 0)
     check_dense_after("records.key_gate", key_gate, 0)
-    if num_record_rows < num_rows:
-        raise ShapeError(
-            f"records.correction: expected at least {num_rows} rows, one per batch row, got {num_record_rows}"
-        )
+    check_num_records("records.correction", held, num_entries, by_slot)
     return spec_query_len
+
+
+def check_num_records(name: str, held: int, num_entries: int, by_slot: bool) -> None:
+    """Raises ShapeError where records have fewer entries than there are slots, or rows."""
+    if held < num_entries:
+        needed = "slots, one per slot of the states" if by_slot else "rows, one per row of the batch"
+        raise ShapeError(f"{name}: expected at least {num_entries} {needed}, got {held}")

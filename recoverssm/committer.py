@@ -7,7 +7,7 @@ from torch import Tensor
 
 from recoverssm.checks import ACTIVATION_DTYPES, check_tensor
 from recoverssm.dispatch import describe
-from recoverssm.errors import ShapeError
+from recoverssm.errors import ArgumentError, ShapeError
 from recoverssm.ops import commit_plan, commit_state, compact_conv
 from recoverssm.types import CommitPlan, GateParams, LayerTable, Records
 
@@ -22,13 +22,15 @@ class CommitContext:
     Args:
         checkpoint_states: per layer [P, H, V, K] fp32 or bf16.
         records: per layer, as ``verify`` writes them.
-        conv_states: per layer [P, conv_state_len, 3HD] token-major; empty when the engine compacts elsewhere.
+        conv_states: per layer [P, conv_state_len, 3HD], all strides free as in ``compact_conv``; empty when the engine
+            compacts elsewhere.
         gate: stacked over layers, A_log [L, H], dt_bias [L, H, K] fp32.
         max_num_rows: rows of the largest batch, at most R; sizes the plan.
         conv_width: taps of the short convolution.
     Raises:
         ShapeError, DtypeError, StrideError, DeviceError: layers that differ, records of too few rows, conv windows of
             too few tokens, and whatever else a later commit would refuse.
+        ArgumentError: some layers' records by slot, others' by row.
     """
 
     def __init__(
@@ -48,14 +50,15 @@ class CommitContext:
         self._corrections = LayerTable.of("records.correction", [r.correction for r in records])
         self._key_gates = LayerTable.of("records.key_gate", [r.key_gate for r in records])
         self._convs = LayerTable.of("conv_states", conv_states) if conv_states else None
+        self._by_slot = _go_by_slot(records)
         self._gate = gate
         self._conv_width = conv_width
         device = checkpoint_states[0].device
         # A plan of no rows launches nothing, but is checked: no later commit fails between its launches.
         self._commit_layers(CommitPlan(*torch.zeros((3, 0), dtype=torch.int32, device=device).unbind()))
-        num_record_rows, _, self._spec_query_len, _ = records[0].correction.shape
-        if not 1 <= max_num_rows <= num_record_rows:
-            raise ShapeError(f"max_num_rows: expected 1 to {num_record_rows}, the rows of records, got {max_num_rows}")
+        num_records, _, self._spec_query_len, _ = records[0].correction.shape
+        if not 1 <= max_num_rows <= num_records:
+            raise ShapeError(f"max_num_rows: expected 1 to {num_records}, the entries of records, got {max_num_rows}")
         if conv_states:
             num_slots = checkpoint_states[0].shape[0]
             conv = describe(conv_states[0])
@@ -106,6 +109,17 @@ class CommitContext:
         return self._plans[num_rows]
 
     def _commit_layers(self, plan: CommitPlan) -> None:
-        commit_state(self._states, self._corrections, self._key_gates, plan, self._gate)
+        tables = (self._states, self._corrections, self._key_gates)
+        commit_state(*tables, plan, self._gate, by_slot=self._by_slot)
         if self._convs is not None:
             compact_conv(self._convs, plan, conv_width=self._conv_width)
+
+
+def _go_by_slot(records: Sequence[Records]) -> bool:
+    for layer, record in enumerate(records):
+        if record.by_slot != records[0].by_slot:
+            raise ArgumentError(
+                f"records[{layer}]: expected by_slot={records[0].by_slot} as in layer 0, got {record.by_slot}; one "
+                "launch commits all layers"
+            )
+    return records[0].by_slot

@@ -108,11 +108,13 @@ class Records:
     Attributes:
         correction: u, [R, H, T, V] float32, the delta-rule correction after decay and beta.
         key_gate: [R, H, T, 2K] activation dtype; key after conv and SiLU (not normalised), then raw gate.
-    Row r belongs to row r of the step's speculative batch.
+        by_slot: whether they lie beside the states: entry r then belongs to the row that reads state slot r, R >= P.
+            Otherwise to row r of the step's speculative batch, R >= N.
     """
 
     correction: Tensor
     key_gate: Tensor
+    by_slot: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,8 @@ def compiled(arch, state_dtype, constants):
     )
     table, plan, gate = (torch.zeros(4, dtype=dtype) for dtype in (torch.int64, torch.int32, torch.float32))
     state, key_gate = torch.zeros(4, dtype=state_dtype), torch.zeros(4, dtype=torch.bfloat16)
-    shape = {"H": 12, "T": 8, "K": 128, "V": 128, "BOUNDED": True, "ALIGNED": True, "enable_fp_fusion": True}
+    shape = {"H": 12, "T": 8, "K": 128, "V": 128, "BOUNDED": True, "BY_SLOT": False, "ALIGNED": True}
+    shape["enable_fp_fusion"] = True
     tensors = (*[table] * 6, state, key_gate, gate, gate, plan, plan, plan)
     return _commit_state_async_kernel.run(*tensors, -5.0, grid=(1,), warmup=True, **shape, **constants)
 

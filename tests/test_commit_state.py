@@ -42,6 +42,7 @@ def run_commit(window, plan):
         LayerTable.of("key_gates", [r.key_gate for r in window.records]),
         plan,
         window.gate,
+        by_slot=window.case.by_slot,
     )
 
 

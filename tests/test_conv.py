@@ -7,9 +7,12 @@ from recoverssm import CommitPlan, LayerTable, compact_conv, reference
 from tests.windows import int32, padded, storage_bits
 
 
-def make_conv_states(num_layers, window_len, num_channels, dtype, device):
+def make_conv_states(num_layers, window_len, num_channels, dtype, device, layout="SD"):
     generator = torch.Generator().manual_seed(0)
-    states = [padded((7, window_len, num_channels), dtype, device) for _ in range(num_layers)]
+    if layout == "SD":
+        states = [padded((7, window_len, num_channels), dtype, device) for _ in range(num_layers)]
+    else:
+        states = [padded((7, num_channels, window_len), dtype, device).transpose(1, 2) for _ in range(num_layers)]
     for state in states:
         state[1:].copy_(torch.randn(6, window_len, num_channels, generator=generator))
     return states
@@ -19,8 +22,9 @@ def make_conv_states(num_layers, window_len, num_channels, dtype, device):
     ("spec_query_len", "num_channels", "conv_width"), [(8, 96, 4), (1, 40, 4), (4, 1100, 4), (16, 33, 2), (3, 24, 6)]
 )
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-def test_compact_conv_matches_reference(spec_query_len, num_channels, conv_width, dtype, device):
-    states = make_conv_states(2, conv_width - 1 + spec_query_len - 1, num_channels, dtype, device)
+@pytest.mark.parametrize("layout", ["SD", "DS"])
+def test_compact_conv_matches_reference(spec_query_len, num_channels, conv_width, dtype, layout, device):
+    states = make_conv_states(2, conv_width - 1 + spec_query_len - 1, num_channels, dtype, device, layout)
     slots = [2, 5, 0, 1, 6]
     lens = [spec_query_len, 1, 0, (spec_query_len + 1) // 2, min(2, spec_query_len)]
     plan = CommitPlan(int32(lens, device), int32(slots, device), int32(slots, device))

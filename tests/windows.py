@@ -29,12 +29,13 @@ class WindowCase:
     state_dtype: torch.dtype = torch.float32
     lower_bound: float | None = -5.0
     num_layers: int = 1
+    by_slot: bool = False
 
     def __str__(self) -> str:
         lens = ",".join(map(str, self.query_lens))
         name = f"T{self.spec_query_len}-H{self.num_heads}-K{self.key_dim}-V{self.value_dim}-lens({lens})"
         dtypes = f"{self.activation_dtype}-{self.state_dtype}".replace("torch.", "")
-        return f"{name}-{dtypes}-{'unbounded' if self.lower_bound is None else 'bounded'}"
+        return f"{name}-{dtypes}-{'unbounded' if self.lower_bound is None else 'bounded'}{'-by-slot' * self.by_slot}"
 
 
 FULL = WindowCase((4, 4, 4), (3, 1, 5), spec_query_len=4)
@@ -57,6 +58,8 @@ WINDOW_CASES = [
     replace(RAGGED, lower_bound=None),
     replace(FULL, activation_dtype=torch.float32),
     replace(FULL, activation_dtype=torch.float16),
+    replace(RAGGED, by_slot=True),
+    replace(NULL_SLOTS, by_slot=True),
 ]
 
 
@@ -92,11 +95,12 @@ class Window:
                 if slot > 0:
                     pool[slot] = random(case.num_heads, case.value_dim, case.key_dim).to(case.state_dtype)
             self.checkpoint_states.append(pool)
-            shape = (num_rows + 1, case.num_heads, case.spec_query_len)
+            shape = (num_slots if case.by_slot else num_rows + 1, case.num_heads, case.spec_query_len)
             self.records.append(
                 Records(
                     correction=padded((*shape, case.value_dim), torch.float32, device),
                     key_gate=padded((*shape, 2 * case.key_dim), case.activation_dtype, device),
+                    by_slot=case.by_slot,
                 )
             )
         self.query_start_loc = int32([0, *case.query_lens], device).cumsum(0, dtype=torch.int32)
@@ -142,7 +146,7 @@ def float64_twin(tensor: Tensor) -> Tensor:
 
 
 def float64_records(records: Records) -> Records:
-    return Records(float64_twin(records.correction), float64_twin(records.key_gate))
+    return Records(float64_twin(records.correction), float64_twin(records.key_gate), records.by_slot)
 
 
 def relative_error(actual: Tensor, expected: Tensor) -> float:

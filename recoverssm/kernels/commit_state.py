@@ -29,6 +29,7 @@ def _commit_state_kernel(
     BV: tl.constexpr,
     BK: tl.constexpr,
     BOUNDED: tl.constexpr,
+    BY_SLOT: tl.constexpr,  # records go by source slot, not by row
     NUM_STAGES: tl.constexpr,
     ALIGNED: tl.constexpr,
 ):
@@ -68,8 +69,9 @@ def _commit_state_kernel(
     state = tl.load(tile_ptrs + source_slot * state_slot_stride).to(tl.float32)  # [BV, K / BK, BK]
     gate_scale = tl.exp(tl.load(A_log_ptr + layer * H + pid_h))
     dt_bias = tl.load(dt_bias_ptr + (layer * H + pid_h) * K + offs_k)
-    correction_ptrs = correction_ptr + row * correction_row_stride + pid_h * T * V + offs_v
-    key_gate_ptrs = key_gate_ptr + row * key_gate_row_stride + pid_h * T * 2 * K + offs_k
+    record = source_slot if BY_SLOT else row
+    correction_ptrs = correction_ptr + record * correction_row_stride + pid_h * T * V + offs_v
+    key_gate_ptrs = key_gate_ptr + record * key_gate_row_stride + pid_h * T * 2 * K + offs_k
 
     for t in tl.range(commit_len, num_stages=NUM_STAGES):
         key = l2_normalised(tl.load(key_gate_ptrs + t * 2 * K).to(tl.float32))

@@ -43,6 +43,7 @@ def _commit_state_async_kernel(
     LOAD_POLICY: gl.constexpr,
     STORE_POLICY: gl.constexpr,
     BOUNDED: gl.constexpr,
+    BY_SLOT: gl.constexpr,  # records go by source slot, not by row
     ALIGNED: gl.constexpr,
 ):
     """One program handles BV value rows of one head of one speculative row of one layer, CHUNK of them at a time.
@@ -98,8 +99,9 @@ def _commit_state_async_kernel(
     raw_keys_smem = gl.allocate_shared_memory(key_gate_type_ptr.dtype.element_ty, [TP, K], PLAIN)
     raw_gates_smem = gl.allocate_shared_memory(key_gate_type_ptr.dtype.element_ty, [TP, K], PLAIN)
     raw_corrections_smem = gl.allocate_shared_memory(gl.float32, [TP, BV], PLAIN)
-    key_gate_ptr += row * key_gate_row_stride + pid_h * T * 2 * K
-    correction_ptr += row * correction_row_stride + pid_h * T * V + pid_v * BV
+    record = source_slot if BY_SLOT else row
+    key_gate_ptr += record * key_gate_row_stride + pid_h * T * 2 * K
+    correction_ptr += record * correction_row_stride + pid_h * T * V + pid_v * BV
     tokens = TP - 1 - gl.arange(0, TP, layout=gl.SliceLayout(1, TOKEN_K))[:, None]
     record_ptrs = key_gate_ptr + tokens * 2 * K + gl.arange(0, K, layout=gl.SliceLayout(0, TOKEN_K))[None, :]
     async_copy.async_copy_global_to_shared(raw_gates_smem, record_ptrs + 3 * K, mask=tokens + 1 < commit_len)

@@ -14,6 +14,7 @@ def _compact_conv_kernel(
     final_slots_ptr,
     num_channels,
     stride_conv_token,
+    stride_conv_channel,
     HISTORY: tl.constexpr,
     BH: tl.constexpr,
     BC: tl.constexpr,
@@ -31,7 +32,9 @@ def _compact_conv_kernel(
 
     conv_ptr = tl.load(conv_addresses_ptr + layer).to(conv_type_ptr.dtype)
     slot_stride = tl.load(conv_slot_strides_ptr + layer)
-    token_stride = tl.cast(stride_conv_token, tl.int64)  # a pool may lie [conv_state_len, P, C] in memory
+    # A pool may lie [conv_state_len, P, C] or [C, P, conv_state_len] in memory.
+    token_stride = tl.cast(stride_conv_token, tl.int64)
+    channel_stride = tl.cast(stride_conv_channel, tl.int64)
     if ALIGNED:
         conv_ptr = tl.multiple_of(conv_ptr, 16)
         slot_stride = tl.multiple_of(slot_stride, 16)
@@ -41,6 +44,7 @@ def _compact_conv_kernel(
 
     # The verified window is [h1, h2, x_0, ...]: after commit_len tokens the history starts at commit_len - 1.
     window_ptrs = conv_ptr + source_slot * slot_stride + (commit_len - 1) * token_stride
+    offs_c = offs_c * channel_stride
     history = tl.load(window_ptrs + offs_t[:, None] * token_stride + offs_c[None, :], mask=mask)  # [BH, BC]
     # Source and final may be one slot whose rows overlap: nobody stores before everybody has loaded.
     tl.debug_barrier()

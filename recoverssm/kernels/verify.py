@@ -39,6 +39,7 @@ def _verify_kernel(
     BV: tl.constexpr,
     BK: tl.constexpr,
     BOUNDED: tl.constexpr,
+    BY_SLOT: tl.constexpr,  # records go by state slot, not by row
     NUM_STAGES: tl.constexpr,
 ):
     """One program handles BV value rows of one head of one speculative row."""
@@ -69,8 +70,9 @@ def _verify_kernel(
     v_ptrs = v_ptr + first_token * stride_v_token + pid_h * V + offs_v
     gate_ptrs = raw_gate_ptr + first_token * stride_gate_token + pid_h * K + offs_k
     beta_ptrs = raw_beta_ptr + first_token * stride_beta_token + pid_h
-    correction_ptrs = correction_ptr + row * stride_correction_row + pid_h * T * V + offs_v
-    key_gate_ptrs = key_gate_ptr + row * stride_key_gate_row + pid_h * T * 2 * K + offs_k
+    record = slot if BY_SLOT else row
+    correction_ptrs = correction_ptr + record * stride_correction_row + pid_h * T * V + offs_v
+    key_gate_ptrs = key_gate_ptr + record * stride_key_gate_row + pid_h * T * 2 * K + offs_k
 
     for _ in tl.range(query_len, num_stages=NUM_STAGES):
         raw_key = tl.load(k_ptrs)

@@ -166,6 +166,7 @@ def _verify_mma_kernel(
     V: gl.constexpr,
     BV: gl.constexpr,
     BOUNDED: gl.constexpr,
+    BY_SLOT: gl.constexpr,  # records go by state slot, not by row
     CAUSAL_BLOCKS: gl.constexpr,  # couplings that no gate can make overflow
     SLICE: gl.constexpr,  # value rows whose products are taken at once
     AHEAD: gl.constexpr,  # slices whose loads are under way at once
@@ -192,6 +193,7 @@ def _verify_mma_kernel(
     query_len = gl.load(query_start_loc_ptr + row + 1) - first_token.to(gl.int32)
     query_len = gl.minimum(query_len, T)
     slot = gl.load(state_indices_ptr + row).to(gl.int64)
+    record = slot if BY_SLOT else row
 
     offs_v = pid_v * BV + gl.arange(0, BV, gl.SliceLayout(0, per_row))[None, :]
     out_ptrs = out_ptr + first_token * stride_out_token + pid_h * V + offs_v
@@ -233,7 +235,7 @@ def _verify_mma_kernel(
             for i in gl.static_range(min(AHEAD, NUM_SLICES)):
                 slices = slices + (gl.load(state_ptrs + i * SLICE * K, eviction_policy=POLICY),)
         if pid_v == 0:
-            kept = key_gate_ptr + row * stride_key_gate_row + (pid_h * T + offs_t) * (2 * K) + 32 * chunk + offs_c
+            kept = key_gate_ptr + record * stride_key_gate_row + (pid_h * T + offs_t) * (2 * K) + 32 * chunk + offs_c
             gl.store(kept, raw_key.to(key_gate_ptr.dtype.element_ty), mask=mask_t)
             gl.store(kept + K, raw_gate.to(key_gate_ptr.dtype.element_ty), mask=mask_t)
         key = raw_key.to(gl.float32)
@@ -305,7 +307,7 @@ def _verify_mma_kernel(
 
     # Forward substitution: a thread has a value row.
     parts_of_row: gl.constexpr = gl.BlockedLayout([4, 1, 1], [1, 1, 32], [1, 1, 4], [2, 1, 0])
-    correction_ptrs = correction_ptr + row * stride_correction_row + pid_h * T * V + offs_v
+    correction_ptrs = correction_ptr + record * stride_correction_row + pid_h * T * V + offs_v
     weights = ()
     for t in gl.static_range(T):
         kappa = scales.slice(t, 1).slice(0, 1, dim=1).load(per_row)

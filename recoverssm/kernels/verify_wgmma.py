@@ -192,6 +192,7 @@ def _verify_wgmma_kernel(
     V: gl.constexpr,
     BV: gl.constexpr,
     BOUNDED: gl.constexpr,
+    BY_SLOT: gl.constexpr,  # records go by state slot, not by row
     CAUSAL_BLOCKS: gl.constexpr,  # couplings that no gate can make overflow
     KC: gl.constexpr,  # chunks of channels in a slice of 64 value rows
     AHEAD: gl.constexpr,  # slices whose loads are under way at once
@@ -215,6 +216,7 @@ def _verify_wgmma_kernel(
     pid_h = (pid // (V // BV)) % H
     row = (pid // (V // BV) // H).to(gl.int64)
     slot = gl.load(state_indices_ptr + row).to(gl.int64)
+    record = slot if BY_SLOT else row
     first_token = gl.load(query_start_loc_ptr + row)
     query_len = gl.minimum(gl.load(query_start_loc_ptr + row + 1) - first_token, T)
     first_token = first_token.to(gl.int64)
@@ -280,7 +282,7 @@ def _verify_wgmma_kernel(
     value_n = gl.load(value_ptrs, offs_vt < query_len, 0.0)
     values_s = gl.allocate_shared_memory(v_ptr.dtype.element_ty, [TP, BV], gl.SwizzledSharedLayout(1, 1, 1, [1, 0]))
     if pid_v == 0:
-        key_gate_ptrs = key_gate_ptr + row * stride_key_gate_row + pid_h * T * 2 * K + token_n * (2 * K) + offs_n
+        key_gate_ptrs = key_gate_ptr + record * stride_key_gate_row + pid_h * T * 2 * K + token_n * (2 * K) + offs_n
         gl.store(key_gate_ptrs, key_n, mask_n, eviction_policy="evict_last")
         gl.store(key_gate_ptrs + K, gate_n, mask_n, eviction_policy="evict_last")
     values_s.store(value_n)
@@ -433,7 +435,7 @@ def _verify_wgmma_kernel(
             value = values_s.permute((1, 0)).load(own_rows)
         products, chunks = _probe_slice(chunks, probes_s, third_s, state_ptrs, i, TP, KC, AHEAD, NUM_SLICES)
         products_s.slice(i * 64, 64).store(products)
-    correction_ptrs = correction_ptr + row * stride_correction_row + pid_h * T * V + pid_v * BV + offs_v
+    correction_ptrs = correction_ptr + record * stride_correction_row + pid_h * T * V + pid_v * BV + offs_v
     _solve(
         products_s,
         couplings_s,

@@ -11,12 +11,12 @@ from recoverssm.checks import (
     check_gate,
     check_head_dim,
     check_layers,
+    check_num_records,
     check_plan,
     check_spec_query_len,
     check_tensor,
 )
 from recoverssm.dispatch import Prepared, TensorMeta, describe
-from recoverssm.errors import ShapeError
 from recoverssm.kernels import gluon_compat
 from recoverssm.kernels.commit_state import _commit_state_kernel
 from recoverssm.kernels.commit_state_async import _commit_state_async_kernel
@@ -40,6 +40,8 @@ def commit_state(
     key_gates: LayerTable,
     plan: CommitPlan,
     gate: GateParams,
+    *,
+    by_slot: bool = False,
 ) -> None:
     """Fold the accepted records of each row into its final state, in place, in every layer.
 
@@ -48,9 +50,10 @@ def commit_state(
 
     Args:
         checkpoint_states: per layer [P, H, V, K] fp32 or bf16.
-        corrections: per layer [R, H, T, V] fp32; key_gates: per layer [R, H, T, 2K]; row n of the plan is record row n.
+        corrections: per layer [R, H, T, V] fp32; key_gates: per layer [R, H, T, 2K].
         plan: from ``commit_plan`` of the same step.
         gate: A_log [L, H], dt_bias [L, H, K] fp32; the values that verify used.
+        by_slot: as in ``Records``: the records of a row are those of its source slot, not those of the row.
     Raises:
         ShapeError, DtypeError, StrideError, DeviceError: before any launch.
     Source: docs/algorithm.md section 3; forward order as in vLLM PR 52993.
@@ -72,6 +75,7 @@ def commit_state(
         describe(corrections.element_type),
         tuple(table.num_layers for table in tables),
         all(table.aligned for table in tables),
+        by_slot,
     )
 
 
@@ -82,18 +86,19 @@ def _commit_state(
     correction: TensorMeta,
     layer_counts: tuple[int, int, int],
     aligned: bool,
+    by_slot: bool,
 ) -> KernelLaunch | None:
     _, correction_addresses, key_gate_addresses, *_, state, key_gate, A_log, dt_bias = tensors[:10]
     device = state.device
     check_device("checkpoint_states", device)
     check_tensor("checkpoint_states", state, "P H V K", (None, None, None, None), STATE_DTYPES, device)
-    _, num_heads, value_dim, key_dim = state.shape
+    num_slots, num_heads, value_dim, key_dim = state.shape
     check_head_dim("checkpoint_states: V", value_dim)
     check_head_dim("checkpoint_states: K", key_dim)
     check_tensor("corrections", correction, "R H T V", (None, num_heads, None, value_dim), FLOAT32, device)
-    num_record_rows, _, spec_query_len, _ = correction.shape
+    num_records, _, spec_query_len, _ = correction.shape
     check_spec_query_len("corrections: T", spec_query_len)
-    expected = (num_record_rows, num_heads, spec_query_len, 2 * key_dim)
+    expected = (num_records, num_heads, spec_query_len, 2 * key_dim)
     check_tensor("key_gates", key_gate, "R H T 2K", expected, ACTIVATION_DTYPES, device)
     num_layers, num_correction_layers, num_key_gate_layers = layer_counts
     check_layers("corrections", num_correction_layers, correction_addresses, num_layers, device)
@@ -101,10 +106,10 @@ def _commit_state(
     for name, tensor in (("checkpoint_states", state), ("corrections", correction), ("key_gates", key_gate)):
         check_dense_after(name, tensor, 0)
     num_rows = check_plan(tensors[10:], None, device)
-    if num_record_rows < num_rows:
-        raise ShapeError(f"corrections: expected at least {num_rows} rows, one per plan row, got {num_record_rows}")
+    check_num_records("corrections", num_records, num_slots if by_slot else num_rows, by_slot)
     check_gate(A_log, dt_bias, (num_layers, num_heads), key_dim, device)
     if num_rows == 0:
         return None
     sizes = (num_rows, spec_query_len, lower_bound)
-    return tiled_launch("commit_state", FORMS, state, *sizes, aligned=aligned, num_layers=num_layers, ALIGNED=aligned)
+    constants = {"BY_SLOT": by_slot, "ALIGNED": aligned}
+    return tiled_launch("commit_state", FORMS, state, *sizes, aligned=aligned, num_layers=num_layers, **constants)

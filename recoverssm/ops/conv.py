@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from recoverssm.checks import ACTIVATION_DTYPES, check_dense_after, check_device, check_plan, check_tensor
+from recoverssm.checks import ACTIVATION_DTYPES, check_device, check_no_overlap, check_plan, check_tensor
 from recoverssm.dispatch import Prepared, TensorMeta
 from recoverssm.errors import ShapeError
 from recoverssm.kernels.conv import _compact_conv_kernel
@@ -19,7 +19,8 @@ def compact_conv(conv_states: LayerTable, plan: CommitPlan, *, conv_width: int) 
     what they held. Rows with ``commit_lens == 0`` are left bit for bit as they were.
 
     Args:
-        conv_states: per layer [P, conv_state_len, C], token-major ("SD"), C channels contiguous; raw projections.
+        conv_states: per layer [P, conv_state_len, C] of raw projections, all strides free: channels are contiguous in
+            the layout "SD"; of a pool [P, C, conv_state_len], layout "DS", it is ``pool.transpose(1, 2)``.
         plan: from ``commit_plan`` of the same step; commit_lens must not pass conv_state_len - conv_width + 2.
         conv_width: taps of the convolution.
     Raises:
@@ -39,7 +40,7 @@ def _compact_conv(
     device = conv_state.device
     check_device("conv_states", device)
     check_tensor("conv_states", conv_state, "P S C", (None, None, None), ACTIVATION_DTYPES, device)
-    check_dense_after("conv_states", conv_state, 1)
+    check_no_overlap("conv_states", conv_state)
     _, window_len, num_channels = conv_state.shape
     if not 2 <= conv_width <= window_len + 1:
         raise ShapeError(f"conv_width: expected 2 to {window_len + 1} for a window of {window_len}, got {conv_width}")
@@ -52,6 +53,6 @@ def _compact_conv(
         _compact_conv_kernel,
         (num_rows, -(-num_channels // BLOCK_CHANNELS), num_layers),
         device,
-        scalars=(num_channels, conv_state.strides[1]),
+        scalars=(num_channels, *conv_state.strides[1:]),
         constants={**history, "BC": BLOCK_CHANNELS, "ALIGNED": aligned, "num_warps": 4},
     )

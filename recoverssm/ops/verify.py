@@ -72,7 +72,8 @@ def verify(
         q, k, raw_gate: [M, H, K]; v: [M, H, V]; raw_beta: [M, H]; bf16, fp16 or fp32. q and k are after conv and SiLU,
             not normalised; gate and beta are before their activations. Token strides are free.
         checkpoint_state: [P, H, V, K] fp32 or bf16, slot stride free.
-        records: correction [R, H, T, V] fp32 and key_gate [R, H, T, 2K] in q's dtype, R >= N; row n is written.
+        records: correction [R, H, T, V] fp32 and key_gate [R, H, T, 2K] in q's dtype, row strides free. Row n writes
+            entry n, or state_indices[n] where they are ``by_slot``.
         gate: A_log [H], dt_bias [H, K] fp32.
         query_start_loc: [N + 1] int32, not decreasing, at most M. state_indices: [N] int32.
         out: [M, H, V] like v, or None to allocate; it may be v itself, and shares memory with nothing else.
@@ -90,17 +91,20 @@ def verify(
         out = torch.empty(v.shape, dtype=v.dtype, device=v.device)
     layer = (q, k, v, raw_gate, raw_beta, gate.A_log, gate.dt_bias, checkpoint_state)
     written = (records.correction, records.key_gate, out)
-    _verify((*layer, *written, query_start_loc, state_indices), gate.lower_bound, enable_pdl)
+    _verify((*layer, *written, query_start_loc, state_indices), gate.lower_bound, enable_pdl, records.by_slot)
     return out
 
 
 @Prepared
-def _verify(tensors: Sequence[TensorMeta], lower_bound: float | None, enable_pdl: bool) -> KernelLaunch | None:
+def _verify(
+    tensors: Sequence[TensorMeta], lower_bound: float | None, enable_pdl: bool, by_slot: bool
+) -> KernelLaunch | None:
     q, k, v, raw_gate, raw_beta, _, _, state, correction, key_gate, out, query_start_loc, state_indices = tensors
     head_dims = check_layer(tensors[:8], "checkpoint_state")
     check_row_vector("state_indices", state_indices, None, q.device)
     (num_rows,) = state_indices.shape
-    spec_query_len = check_records(correction, key_gate, num_rows, head_dims, q.dtype, q.device)
+    num_entries = state.shape[0] if by_slot else num_rows
+    spec_query_len = check_records(correction, key_gate, num_entries, head_dims, q.dtype, q.device, by_slot)
     check_row_vector("query_start_loc", query_start_loc, num_rows + 1, q.device)
     check_out(out, v)
     if num_rows == 0:
@@ -108,4 +112,5 @@ def _verify(tensors: Sequence[TensorMeta], lower_bound: float | None, enable_pdl
     strided = (q, k, v, raw_gate, raw_beta, out, state, correction, key_gate)
     scalars = (q.shape[-1] ** -0.5, *(tensor.strides[0] for tensor in strided))
     sizes, aligned = (num_rows, spec_query_len, lower_bound), rows_aligned(q, k, v, raw_gate, out, state)
-    return tiled_launch("verify", FORMS, state, *sizes, *scalars, aligned=aligned, enable_pdl=enable_pdl)
+    options = {"aligned": aligned, "enable_pdl": enable_pdl, "BY_SLOT": by_slot}
+    return tiled_launch("verify", FORMS, state, *sizes, *scalars, **options)

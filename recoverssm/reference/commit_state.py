@@ -24,7 +24,8 @@ def commit_state(
     ``commit_lens == 0`` or a null slot are left bit for bit as they were, their boundaries too.
 
     Args:
-        checkpoint_states: per layer [P, H, V, K]. records: per layer; row n of the plan is record row n.
+        checkpoint_states: per layer [P, H, V, K]. records: per layer; row n of the plan has entry n, or
+            the entry of its source slot where they are ``by_slot``.
         plan: from ``commit_plan`` of the same step. gate: A_log [L, H], dt_bias [L, H, K].
         boundaries: from the same ``align_plan`` as ``plan``: each slot gets the state after so many of the tokens.
     Source: docs/algorithm.md sections 3 and 8.
@@ -36,7 +37,8 @@ def commit_state(
     source_slots = plan.source_slots[rows]
     for layer, (checkpoint_state, record) in enumerate(zip(checkpoint_states, records, strict=True)):
         layer_gate = GateParams(gate.A_log[layer], gate.dt_bias[layer], gate.lower_bound)
-        correction, key_gate = record.correction[rows].double(), record.key_gate[rows].double()
+        entries = source_slots.long() if record.by_slot else rows
+        correction, key_gate = record.correction[entries].double(), record.key_gate[entries].double()
         source = gather_slots(checkpoint_state, source_slots)
         for lens, slots in states_to_write(plan, boundaries):
             state = committed_state(source, correction, key_gate, lens[rows], layer_gate)

@@ -24,8 +24,9 @@ def verify(
 ) -> Tensor:
     """Run the recurrence over each row's window and record it; checkpoints stay as they are.
 
-    Row n is record row n. A row whose slot is 0 or less outputs zeros and records nothing; record positions past a
-    row's tokens, and tokens of ``out`` that no row owns, are left as they were.
+    Row n writes entry n of the records, or entry state_indices[n] where they are ``by_slot``. A row whose slot is 0 or
+    less outputs zeros and records nothing; record positions past a row's tokens, and tokens of ``out`` that no row
+    owns, are left as they were.
 
     Args:
         q, k, raw_gate: [M, H, K]; v: [M, H, V]; raw_beta: [M, H]; before norms and activations.
@@ -48,14 +49,16 @@ def verify(
     value, beta = gather_tokens(v, tokens), torch.sigmoid(gather_tokens(raw_beta, tokens))
 
     state = gather_slots(checkpoint_state, state_indices)
-    corrections = records.correction[:num_rows].transpose(1, 2)  # views [N, T, H, ...]: a row's tokens first
-    key_gates = records.key_gate[:num_rows].transpose(1, 2)
+    entries = state_indices.long() if records.by_slot else torch.arange(num_rows, device=q.device)
+    corrections = records.correction.transpose(1, 2)  # views [R, T, H, ...]: a row's tokens first
+    key_gates = records.key_gate.transpose(1, 2)
     for t in range(spec_query_len):
         state, correction, output = delta_step(state, log_decay[:, t], key[:, t], query[:, t], value[:, t], beta[:, t])
         here = inside[:, t]
         out[tokens[here, t]] = torch.where(live[here, None, None], output[here], 0).to(out.dtype)
         recorded = here & live
-        corrections[recorded, t] = correction[recorded].to(corrections.dtype)
+        entry = entries[recorded]
+        corrections[entry, t] = correction[recorded].to(corrections.dtype)
         token = tokens[recorded, t]
-        key_gates[recorded, t] = torch.cat((k[token], raw_gate[token]), dim=-1).to(key_gates.dtype)
+        key_gates[entry, t] = torch.cat((k[token], raw_gate[token]), dim=-1).to(key_gates.dtype)
     return out
