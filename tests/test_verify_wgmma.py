@@ -261,7 +261,9 @@ def test_a_thousand_steps_keep_the_state_of_an_uninterrupted_recurrence(sm_90):
     accepted = torch.randint(1, length + 1, (num_steps,), generator=generator).tolist()
     _, states, records, gate, starts, slots = random_rows([length] * num_rows, length, num_heads, torch.float32, 0)
     gate = GateParams(gate.A_log, gate.dt_bias - 3, -5.0)  # slow channels, where errors could gather
-    context = CommitContext([states], [records], [], GateParams(gate.A_log[None], gate.dt_bias[None], -5.0), num_rows)
+    context = CommitContext(
+        [states], [records], [], GateParams(gate.A_log[None], gate.dt_bias[None], -5.0), max_num_rows=num_rows
+    )
     expected, steps = states[slots.long()].double(), []
 
     for step, kept in enumerate(accepted):
