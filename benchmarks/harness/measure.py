@@ -108,7 +108,6 @@ def measure_graph_cold(
             if spent_s >= sampling.max_s:
                 raise taken.throttled(sampling)
             card.recover()
-            card.begin()
     return taken.samples(reason)
 
 

@@ -85,3 +85,36 @@ def test_recovery_is_a_short_pause():
     QuietCard(sleep=sleep).recover()
 
     assert pauses == [0.02]
+
+
+def test_low_clock_to_which_a_load_returns_after_a_rest_is_its_own():
+    card = card_with({"power": 5000})
+    card.begin()
+
+    assert card.end(1790.0).held_back
+    card.recover()
+    assert card.end(1745.0).held_back  # not yet where it settles
+    card.recover()
+    assert card.end(1760.0).held_back == ""
+    assert card.end(1700.0).held_back  # a dip of this load as well
+    card.begin()
+    assert card.end(1700.0).held_back  # and the next load has not been there
+
+
+def test_heat_is_nobodys_own():
+    card = card_with({"thermal": 700})
+    card.begin()
+
+    assert card.end(1500.0).held_back
+    card.recover()
+    assert card.end(1500.0).held_back
+
+
+def test_growth_during_a_rest_is_not_of_the_next_block():
+    readings = iter([{"power": 0}, {"power": 50}, {"power": 90}, {"power": 95}])
+    card = QuietCard(lambda: next(readings), sleep=lambda _: None)
+    card.begin()
+    card.end(None)
+    card.recover()
+
+    assert card.end(None).throttle_us == {"power": 5}
