@@ -97,6 +97,7 @@ class Prepared:
 
     def __init__(self, prepare: Callable[..., KernelLaunch | None]) -> None:
         self.prepare = prepare
+        self.name = prepare.__name__.removeprefix("_")
 
         @lru_cache(MAX_KEPT, typed=True)
         def launch_of(
@@ -112,7 +113,13 @@ class Prepared:
         self._launch_of = launch_of
 
     def __call__(self, tensors: Sequence[Tensor], *options: Any) -> None:
-        """Launch on ``tensors``, which come in the order of ``prepare`` and of the kernel."""
+        """Launch on ``tensors``, which come in the order of ``prepare`` and of the kernel.
+
+        While torch traces, the call becomes one of the operator ``torch.ops.recoverssm.<name>`` (``ops.registered``).
+        """
+        if torch.compiler.is_compiling():
+            getattr(torch.ops.recoverssm, self.name)(*tensors, *options)
+            return
         # One call into C for each property of all tensors: a loop in Python takes twice as long.
         facts = tuple(map(_get_facts, tensors))
         addresses = tuple(map(Tensor.data_ptr, tensors))

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar
 
 import torch
@@ -205,6 +206,12 @@ class AlignPlan:
         return cls(rows, Boundaries(zeros(*shape), zeros(*shape)), zeros(num_rows))
 
 
+@lru_cache(256)
+def _int64_on_device(values: tuple[int, ...], device: torch.device) -> Tensor:
+    """Kept, so that the table of layers that had one already copies nothing: it may be made during a capture."""
+    return torch.tensor(values, dtype=torch.int64, device=device)
+
+
 @dataclass(frozen=True, slots=True)
 class LayerTable:
     """Where one kind of tensor lies in every layer, so that one launch serves all layers.
@@ -260,8 +267,8 @@ class LayerTable:
         aligned = all(a % 16 == 0 for a in addresses) and all(s % 16 == 0 for s in strides)
         return cls(
             tensors=tuple(tensors),
-            addresses=torch.tensor(addresses, dtype=torch.int64, device=first.device),
-            slot_strides=torch.tensor(strides, dtype=torch.int64, device=first.device),
+            addresses=_int64_on_device(tuple(addresses), first.device),
+            slot_strides=_int64_on_device(tuple(strides), first.device),
             aligned=aligned,
         )
 

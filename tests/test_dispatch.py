@@ -105,8 +105,9 @@ def commit_state_call():
 
 
 def conv_call():
-    plan = CommitPlan(*(int32([1, 1], "cpu") for _ in range(3)))
-    return {"conv_states": LayerTable.of("conv", [torch.zeros(3, 6, 24)]), "plan": plan, "conv_width": 4}
+    plan = CommitPlan(int32([2, 3], "cpu"), *(int32([1, 2], "cpu") for _ in range(2)))
+    windows = torch.arange(3.0 * 6 * 24).view(3, 6, 24)
+    return {"conv_states": LayerTable.of("conv", [windows]), "plan": plan, "conv_width": 4}
 
 
 OPS = {

@@ -1,5 +1,6 @@
-"""Public operations: checks, then one launch each."""
+"""Public operations: checks, then one launch each; as ``torch.ops.recoverssm`` where torch traces them."""
 
+from recoverssm.ops import registered as registered
 from recoverssm.ops.align_plan import align_plan
 from recoverssm.ops.commit_plan import commit_plan
 from recoverssm.ops.commit_state import commit_state

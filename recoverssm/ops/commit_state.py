@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+import torch
+
 from recoverssm.checks import (
     ACTIVATION_DTYPES,
     FLOAT32,
@@ -59,6 +61,11 @@ def commit_state(
     Source: docs/algorithm.md section 3; forward order as in vLLM PR 52993.
     """
     tables = (checkpoint_states, corrections, key_gates)
+    if torch.compiler.is_compiling():
+        layers = (table.tensors for table in tables)
+        rows = (plan.commit_lens, plan.source_slots, plan.final_slots)
+        torch.ops.recoverssm.commit_state(*layers, *rows, gate.A_log, gate.dt_bias, gate.lower_bound, by_slot)
+        return
     _commit_state(
         (
             *(table.addresses for table in tables),

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+import torch
+
 from recoverssm.checks import ACTIVATION_DTYPES, check_device, check_no_overlap, check_plan, check_tensor
 from recoverssm.dispatch import Prepared, TensorMeta
 from recoverssm.errors import ShapeError
@@ -27,8 +29,11 @@ def compact_conv(conv_states: LayerTable, plan: CommitPlan, *, conv_width: int) 
         ShapeError, DtypeError, StrideError, DeviceError: before any launch.
     Source: docs/algorithm.md section 5.
     """
-    table = (conv_states.addresses, conv_states.slot_strides, conv_states.element_type)
     rows = (plan.commit_lens, plan.source_slots, plan.final_slots)
+    if torch.compiler.is_compiling():
+        torch.ops.recoverssm.compact_conv(conv_states.tensors, *rows, conv_width)
+        return
+    table = (conv_states.addresses, conv_states.slot_strides, conv_states.element_type)
     _compact_conv((*table, *rows), conv_width, conv_states.num_layers, conv_states.aligned)
 
 

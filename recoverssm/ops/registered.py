@@ -1,0 +1,107 @@
+"""The ops as ``torch.ops.recoverssm``: what ``torch.compile`` and ``torch.export`` put into their graphs.
+
+A call of a public op that is traced becomes one of these; any other goes past them, as torch's dispatcher would cost it
+more than the launch. They take tensors in the order of the kernels, say which of them they write, and return nothing.
+What is wrong with the arguments is told when the graph runs.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from recoverssm.dispatch import Prepared
+from recoverssm.ops.align_plan import _align_plan
+from recoverssm.ops.commit_plan import _commit_plan
+from recoverssm.ops.commit_state import commit_state
+from recoverssm.ops.conv import compact_conv
+from recoverssm.ops.full_state import _full_state_verify
+from recoverssm.ops.verify import _verify
+from recoverssm.types import CommitPlan, GateParams, LayerTable
+
+
+def _register(name: str, schema: str, function: Callable[..., None]) -> None:
+    """Define ``recoverssm::name``; traced with fake tensors it does nothing, as it has no results."""
+    qualified = f"recoverssm::{name}"
+    torch.library.define(qualified, f"({schema}) -> ()", tags=(torch.Tag.pt2_compliant_tag,))
+    torch.library.impl(qualified, ("cpu", "cuda"), function)
+    torch.library.register_fake(qualified, lambda *arguments: None)
+
+
+def _register_prepared(op: Prepared, tensors: str, options: str) -> None:
+    """Register an op under the names of its tensors, a mark behind those that it writes."""
+    names = tensors.split()
+
+    def function(*arguments: Any) -> None:
+        op(arguments[: len(names)], *arguments[len(names) :])
+
+    arguments = (
+        f"Tensor(a{i}!) {name[:-1]}" if name.endswith("!") else f"Tensor {name}" for i, name in enumerate(names)
+    )
+    _register(op.name, f"{', '.join(arguments)}, {options}", function)
+
+
+_LAYER = "q k v raw_gate raw_beta A_log dt_bias"
+_ROWS = "num_sampled query_start_loc state_indices request_indices"
+_PLAN = "commit_lens! source_slots! final_slots!"
+
+_register_prepared(
+    _verify,
+    f"{_LAYER} checkpoint_state correction! key_gate! out! query_start_loc state_indices",
+    "float? lower_bound, bool enable_pdl, bool by_slot",
+)
+_register_prepared(
+    _full_state_verify,
+    f"{_LAYER} state_pool! out! query_start_loc state_indices num_accepted",
+    "float? lower_bound",
+)
+_register_prepared(_commit_plan, f"{_ROWS} {_PLAN}", "int spec_query_len, bool has_request_indices")
+_register_prepared(
+    _align_plan,
+    f"{_ROWS} num_computed block_table {_PLAN} boundary_lens! boundary_slots! final_columns!",
+    "int spec_query_len, int block_size, bool has_request_indices",
+)
+
+
+def _commit_state(
+    checkpoint_states: Sequence[Tensor],
+    corrections: Sequence[Tensor],
+    key_gates: Sequence[Tensor],
+    commit_lens: Tensor,
+    source_slots: Tensor,
+    final_slots: Tensor,
+    A_log: Tensor,
+    dt_bias: Tensor,
+    lower_bound: float | None,
+    by_slot: bool,
+) -> None:
+    """Layers come as tensors, not as addresses: torch may have put others in their place."""
+    commit_state(
+        LayerTable.of("checkpoint_states", checkpoint_states),
+        LayerTable.of("corrections", corrections),
+        LayerTable.of("key_gates", key_gates),
+        CommitPlan(commit_lens, source_slots, final_slots),
+        GateParams(A_log, dt_bias, lower_bound),
+        by_slot=by_slot,
+    )
+
+
+def _compact_conv(
+    conv_states: Sequence[Tensor], commit_lens: Tensor, source_slots: Tensor, final_slots: Tensor, conv_width: int
+) -> None:
+    plan = CommitPlan(commit_lens, source_slots, final_slots)
+    compact_conv(LayerTable.of("conv_states", conv_states), plan, conv_width=conv_width)
+
+
+_register(
+    "commit_state",
+    "Tensor(a!)[] checkpoint_states, Tensor[] corrections, Tensor[] key_gates, Tensor commit_lens, "
+    "Tensor source_slots, Tensor final_slots, Tensor A_log, Tensor dt_bias, float? lower_bound, bool by_slot",
+    _commit_state,
+)
+_register(
+    "compact_conv",
+    "Tensor(a!)[] conv_states, Tensor commit_lens, Tensor source_slots, Tensor final_slots, int conv_width",
+    _compact_conv,
+)
