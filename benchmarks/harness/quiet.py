@@ -16,8 +16,8 @@ far less than its limit, with the clock one step down; "reliability" is the usua
 """
 
 SAME_CLOCK = 0.015
-"""Two clocks this close are one. A load that is back at the same low clock after a rest is what takes the card there: on
-an H200 a kernel on tensor cores runs at 1740 to 1850 of 1980 MHz in every block of every process, at 250 as at 600 W.
+"""Two clocks this close are one. A load that is back at the same low clock after a rest is what takes the card there:
+on an H200 verify on tensor cores runs at 1740 to 1850 of 1980 MHz in every block of every process, at 250 as at 600 W.
 """
 
 RECOVERY_S = 0.02
