@@ -1,10 +1,11 @@
 # Every target can be run again at any time: what is done already is not done twice.
-# Options: PYTHON=python3.12  KIND=cpu|gpu  JOBS=2  STORE=FOLDER  SITE=FOLDER
+# Options: PYTHON=python3.12  KIND=cpu|gpu  JOBS=2  GPU_JOBS=12  STORE=FOLDER  SITE=FOLDER
 # BENCH='-k verify --benchmark-compare' and ASV='--bench bench_memory' go to pytest and to `asv run` as they are.
 
 PYTHON ?= python3
 KIND ?= auto
 JOBS ?= 2
+GPU_JOBS ?= 12
 STORE ?= out/store
 SITE ?= out/site
 OP ?= verify
@@ -49,9 +50,12 @@ test-long: setup ## the tests that take minutes
 
 test-gpu: setup ## the gpu tests, on a GPU host; writes reports/evidence/gpu-tests.json, to be committed
 	@$(PY) -m ci.evidence gpu
-	@mkdir -p out && rm -f out/gpu-tests.xml
-	status=0; env -u TRITON_INTERPRET $(PY) -m pytest -m gpu --junitxml out/gpu-tests.xml || status=$$?; \
-	  $(PY) -m ci.evidence write --junit out/gpu-tests.xml && exit $$status
+	@# the library's side by side, the harness's alone on the card, as they time
+	@mkdir -p out && rm -f out/gpu-library.xml out/gpu-harness.xml
+	status=0; run='env -u TRITON_INTERPRET $(PY) -m pytest -m gpu'; \
+	  $$run -n $(GPU_JOBS) --dist worksteal --junitxml out/gpu-library.xml tests/test_*.py || status=$$?; \
+	  $$run --junitxml out/gpu-harness.xml tests --ignore-glob 'tests/test_*.py' || status=$$?; \
+	  $(PY) -m ci.evidence write --junit out/gpu-library.xml --junit out/gpu-harness.xml && exit $$status
 
 sanitize: setup ## compute-sanitizer (memcheck, racecheck) over every kernel, on a GPU host that has it
 	$(PY) -m tests.sanitize

@@ -12,7 +12,7 @@ committed. `make check` runs on machines without a GPU and fails when the kernel
     reason = "first GPU run outstanding"
 
 An entry that no longer applies is an error too, so that the file stays short. Needs the standard library alone to
-check and to write: no git, no plugin. What ran, and on what, comes from the JUnit file of the test run itself.
+check and to write: no git, no plugin. What ran, and on what, comes from the JUnit files of the test run itself.
 """
 
 import argparse
@@ -66,7 +66,7 @@ def source_hash(root: Path = ROOT) -> str:
 
 
 def gpu_facts() -> dict[str, str]:
-    """What the GPU tests are about to run on; the tests' conftest.py writes it into the JUnit file. Needs CUDA."""
+    """What the GPU tests are about to run on; the tests' conftest.py writes it into the JUnit files. Needs CUDA."""
     import torch
     import triton
 
@@ -94,23 +94,31 @@ def find_gpu() -> Verdict:
     return Verdict(Exit.PASS, f"GPU tests run on {torch.cuda.get_device_name(0)}")
 
 
-def write(junit: Path, root: Path = ROOT) -> Verdict:
-    """Turn the JUnit file of a GPU test run into the evidence file. Failures are recorded as they are."""
-    suite = ET.parse(junit).getroot().find(".//testsuite")  # noqa: S314 - our own pytest wrote this file
-    if suite is None:
-        return Verdict(Exit.INVALID, f"{junit}: expected a <testsuite>, found none; run make test-gpu again")
-    facts = {item.get("name"): item.get("value") for item in suite.iterfind("properties/property")}
-    if absent := [name for name in FACTS if not facts.get(name)]:
-        return Verdict(Exit.INVALID, f"{junit}: no {', '.join(absent)} in it: it is not of a test run on a GPU")
-    if facts["source_hash"] != source_hash(root):
-        return Verdict(Exit.INVALID, f"{junit}: the kernel sources changed since that run; run make test-gpu again")
-    tests = {f"{case.get('classname')}::{case.get('name')}": _outcome(case) for case in suite.iter("testcase")}
+def write(junits: Sequence[Path], root: Path = ROOT) -> Verdict:
+    """Turn the JUnit files of a GPU test run into the evidence file. Failures are recorded as they are."""
+    suites = []
+    for junit in junits:
+        suite = ET.parse(junit).getroot().find(".//testsuite")  # noqa: S314 - our own pytest wrote this file
+        if suite is None:
+            return Verdict(Exit.INVALID, f"{junit}: expected a <testsuite>, found none; run make test-gpu again")
+        facts = {item.get("name"): item.get("value") for item in suite.iterfind("properties/property")}
+        if absent := [name for name in FACTS if not facts.get(name)]:
+            return Verdict(Exit.INVALID, f"{junit}: no {', '.join(absent)} in it: it is not of a test run on a GPU")
+        if facts["source_hash"] != source_hash(root):
+            return Verdict(Exit.INVALID, f"{junit}: the kernel sources changed since that run; run make test-gpu again")
+        suites.append(suite)
+    tests = {
+        f"{case.get('classname')}::{case.get('name')}": _outcome(case)
+        for suite in suites
+        for case in suite.iter("testcase")
+    }
     counts = Counter(tests.values())
+    begun = min(datetime.fromisoformat(suite.get("timestamp", "")) for suite in suites)
     evidence = {
         "schema_version": SCHEMA_VERSION,
-        "date_utc": datetime.fromisoformat(suite.get("timestamp", "")).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "date_utc": begun.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         **{name: facts[name] for name in FACTS},
-        "duration_s": round(float(suite.get("time", "0")), 1),
+        "duration_s": round(sum(float(suite.get("time", "0")) for suite in suites), 1),
         "passed": counts["passed"],
         "failed": counts["failed"],
         "skipped": counts["skipped"],
@@ -153,13 +161,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m ci.evidence",
         description="Evidence that the kernels passed their tests on a GPU.",
-        epilog="example: python -m ci.evidence write --junit out/gpu-tests.xml",
+        epilog="example: python -m ci.evidence write --junit out/gpu-library.xml --junit out/gpu-harness.xml",
     )
     commands = parser.add_subparsers(dest="command", required=True)
     _add(commands, "gpu", "say which GPU the tests would run on; fail where there is none")
     _add(commands, "check", "fail when the kernel sources changed since the evidence")
-    writer = _add(commands, "write", "make the evidence file from a GPU test run's JUnit file", "out/gpu-tests.xml")
-    writer.add_argument("--junit", type=Path, required=True, metavar="FILE")
+    writer = _add(commands, "write", "make the evidence file from a GPU test run's JUnit files", "out/gpu-tests.xml")
+    writer.add_argument("--junit", type=Path, required=True, action="append", metavar="FILE", help="as often as needed")
     arguments = parser.parse_args(argv)
     try:
         match arguments.command:

@@ -11,10 +11,11 @@ from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # read by torch's thread pools when torch is first imported
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 import torch
+from _pytest.junitxml import xml_key  # what record_testsuite_property writes to, which is none in a worker
 
 from ci import evidence
 
@@ -43,11 +44,12 @@ def device(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _gpu_facts(record_testsuite_property: Callable[[str, object], None]) -> None:
-    if HAS_CUDA and not INTERPRETED:
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """The card goes into the JUnit file of a run on a GPU, by the process that writes it: workers write none."""
+    junit = session.config.stash.get(xml_key, None)
+    if junit is not None and HAS_CUDA and not INTERPRETED:
         for name, value in evidence.gpu_facts().items():
-            record_testsuite_property(name, value)
+            junit.add_global_property(name, value)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

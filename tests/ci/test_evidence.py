@@ -27,7 +27,7 @@ def run_on_gpu(root, extra="", **changed):
     properties = "".join(f'<property name="{name}" value="{value}" />' for name, value in facts.items() if value)
     junit = root / "junit.xml"
     junit.write_text(JUNIT.format(properties=properties, extra=extra))
-    return evidence.write(junit, root)
+    return evidence.write([junit], root)
 
 
 def change_kernel(root):
@@ -136,6 +136,28 @@ def test_a_run_without_a_gpu_gives_no_evidence(root):
     assert verdict.code == Exit.INVALID
     assert "card" in verdict.message
     assert not (root / evidence.EVIDENCE).exists()
+
+
+def test_the_files_of_one_run_are_one_evidence(root):
+    run_on_gpu(root)
+    first = (root / "junit.xml").read_text()
+    (root / "other.xml").write_text(first.replace("test_verify", "test_conv").replace("16:51", "16:49"))
+
+    assert evidence.write([root / "junit.xml", root / "other.xml"], root).code == Exit.PASS
+
+    written = json.loads((root / evidence.EVIDENCE).read_text())
+    assert (written["passed"], written["skipped"], written["duration_s"]) == (2, 2, 24.7)
+    assert written["date_utc"] == "2026-11-29T15:49:07Z"
+
+
+def test_every_file_of_a_run_must_be_of_a_gpu(root):
+    run_on_gpu(root)
+    (root / "other.xml").write_text(JUNIT.format(properties="", extra=""))
+
+    verdict = evidence.write([root / "junit.xml", root / "other.xml"], root)
+
+    assert verdict.code == Exit.INVALID
+    assert "other.xml: no source_hash" in verdict.message
 
 
 def test_a_run_of_other_sources_gives_no_evidence(root):
