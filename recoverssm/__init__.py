@@ -4,6 +4,7 @@ from recoverssm.committer import CommitContext
 from recoverssm.config import RecoverSSMConfig
 from recoverssm.errors import (
     ArgumentError,
+    CaptureError,
     ConfigError,
     DeviceError,
     DtypeError,
@@ -24,12 +25,14 @@ from recoverssm.metadata import (
 )
 from recoverssm.ops import align_plan, commit_plan, commit_state, compact_conv, full_state_verify, verify
 from recoverssm.types import AlignInputs, AlignPlan, Boundaries, CommitPlan, GateParams, KDAShape, LayerTable, Records
+from recoverssm.warmup import warm_up
 
 __all__ = [
     "AlignInputs",
     "AlignPlan",
     "ArgumentError",
     "Boundaries",
+    "CaptureError",
     "CommitContext",
     "CommitPlan",
     "ConfigError",
@@ -60,4 +63,5 @@ __all__ = [
     "compact_conv",
     "full_state_verify",
     "verify",
+    "warm_up",
 ]

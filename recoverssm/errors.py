@@ -7,7 +7,8 @@ RecoverSSMError
 │   ├── StrideError                    memory order or alignment
 │   └── DeviceError                    tensors on different devices, or on one that cannot run the op
 ├── ConfigError (also ValueError)      a combination of options that cannot work
-└── StepError (also RuntimeError)      a step was committed twice, or not at all; the message names it
+├── StepError (also RuntimeError)      a step was committed twice, or not at all; the message names it
+└── CaptureError (also RuntimeError)   a kernel would have been compiled while a CUDA graph is captured
 """
 
 
@@ -41,3 +42,7 @@ class ConfigError(RecoverSSMError, ValueError):
 
 class StepError(RecoverSSMError, RuntimeError):
     """A step was committed twice, or another one began before it was; the message names the step."""
+
+
+class CaptureError(RecoverSSMError, RuntimeError):
+    """A kernel would have been compiled while a CUDA graph is captured; the message names it. Nothing was launched."""

@@ -5,9 +5,10 @@ compiled kernel that makes. Here the caller vouches that none of this changes be
 is known the compiled kernel is launched as it is. Elsewhere, and while a profiler watches, launches go through Triton.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import triton
@@ -15,6 +16,7 @@ from torch import Tensor
 from triton import knobs
 from triton.runtime import driver
 
+from recoverssm.errors import CaptureError
 from recoverssm.types import Device, PlannedDevice
 
 INTERPRETED: bool = knobs.runtime.interpret  # decided at import, as @triton.jit does
@@ -51,7 +53,11 @@ class KernelLaunch:
         self._direct: _Direct | None = None
 
     def __call__(self, tensors: Sequence[Tensor], addresses: tuple[int, ...]) -> None:
-        """Launch on the current stream of the tensors' device; ``addresses`` are those of ``tensors``."""
+        """Launch on the current stream of the tensors' device; ``addresses`` are those of ``tensors``.
+
+        Raises:
+            CaptureError: the kernel would have to be compiled, while a CUDA graph is captured.
+        """
         index = self._device_index
         if index is None:
             if not self._is_planned:
@@ -60,7 +66,9 @@ class KernelLaunch:
             with torch.cuda.device(index):
                 self(tensors, addresses)
         elif self._direct is None or _is_watched():
-            self._direct = _direct_launch(self.through_triton(tensors), self, len(tensors))
+            with _no_compiling() if torch.cuda.is_current_stream_capturing() else nullcontext():
+                compiled = self.through_triton(tensors)
+            self._direct = _direct_launch(compiled, self, len(tensors))
         else:
             self._direct(driver.active.get_current_stream(index), addresses)
 
@@ -73,6 +81,23 @@ def _is_watched() -> bool:
     """Whether launches must be seen by hooks, as profilers set them, or compiled anew for debugging."""
     runtime = knobs.runtime
     return bool(_calls(runtime.launch_enter_hook) or _calls(runtime.launch_exit_hook) or runtime.debug)
+
+
+@contextmanager
+def _no_compiling() -> Iterator[None]:
+    """Inside, a kernel that Triton has not compiled in this process is refused; loading one is no part of a capture."""
+    before, knobs.runtime.jit_cache_hook = knobs.runtime.jit_cache_hook, _refuse_to_compile
+    try:
+        yield
+    finally:
+        knobs.runtime.jit_cache_hook = before
+
+
+def _refuse_to_compile(*, fn: Any, **_: Any) -> NoReturn:
+    raise CaptureError(
+        f"{fn.name}: expected to be compiled before a CUDA graph is captured, got its first launch for such sizes, "
+        "strides and alignments in a capture; call warm_up(config, device), or run the step once before capturing it"
+    )
 
 
 def _calls(hook: Any) -> Any:

@@ -14,7 +14,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
-from recoverssm import CommitPlan, GateParams, Records, checks, commit_plan, launch, triton_compat, verify
+from recoverssm import CaptureError, CommitPlan, GateParams, Records, checks, commit_plan, launch, triton_compat, verify
 from recoverssm.triton_compat import KernelLaunch
 
 reached = []
@@ -149,6 +149,25 @@ def specialisations():
     return [(len(each), len(set(each))) for each in wanted.values()]
 
 
+def captures():
+    """For every call: what a first launch in a capture says, whether one did in another, and who reached the driver."""
+    found = []
+    for call in (*plan_calls(), *verify_calls(), *chained_verify_calls()):
+        reached.clear()
+        refusal = None
+        with patch("torch.cuda.is_current_stream_capturing", lambda: True):
+            try:
+                call()
+            except CaptureError as error:
+                refusal = str(error)
+        in_capture = len(reached)
+        call()
+        with patch("torch.cuda.is_current_stream_capturing", lambda: True):
+            call()
+        found.append({"refusal": refusal, "in_capture": in_capture, "afterwards": len(reached) - in_capture})
+    return found
+
+
 def run():
     """For every call: what Triton's own path passed, then what the next call passed, and who launched."""
     found = []
@@ -186,6 +205,8 @@ if __name__ == "__main__":
     KernelLaunch.__init__ = on_device_0
     checks.DEVICE_TYPES = ("cuda", "cpu")
     launch.device_arch = lambda _: 90
+    torch.cuda.is_current_stream_capturing = lambda: False
     if sys.argv[1:] == ["--unknown-version"]:
         triton_compat.VERSION = (99, 0)
-    sys.stdout.write(json.dumps(specialisations() if sys.argv[1:] == ["--specialisations"] else run()))
+    program = {"--specialisations": specialisations, "--captures": captures}.get(sys.argv[-1], run)
+    sys.stdout.write(json.dumps(program()))

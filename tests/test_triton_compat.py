@@ -51,6 +51,17 @@ def test_calls_that_share_a_launch_want_the_same_kernel_of_triton():
     assert {kernels for _, kernels in found} == {1}
 
 
+def test_what_is_not_compiled_is_refused_during_a_capture_and_what_is_gets_captured():
+    found = direct_launches("--captures")
+
+    refused = [call for call in found if call["refusal"]]
+    assert {call["refusal"].partition(":")[0] for call in refused} >= {"_commit_plan_kernel", "_verify_wgmma_kernel"}
+    assert all("warm_up(config, device)" in call["refusal"] for call in refused)
+    for call in found:
+        assert call["in_capture"] == (0 if call["refusal"] else 1)
+        assert call["afterwards"] == 2
+
+
 @pytest.mark.parametrize(
     ("hook", "debug", "watched"),
     [

@@ -7,7 +7,9 @@ from recoverssm.kernels.columns import block_column, block_end
 from recoverssm.kernels.commit_plan import planned_rows
 
 
-@triton.jit
+@triton.jit(
+    do_not_specialize=["num_rows", "num_requests", "num_columns", "stride_table_request"]
+)  # one kernel for all batches
 def _align_plan_kernel(
     num_sampled_ptr,
     query_start_loc_ptr,

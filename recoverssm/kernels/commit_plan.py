@@ -33,7 +33,7 @@ def planned_rows(
     return request, tl.where(valid, commit_len, 0), tl.where(valid, slot, 0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows", "num_requests"])  # one kernel for all batches
 def _commit_plan_kernel(
     num_sampled_ptr,
     query_start_loc_ptr,

@@ -1,0 +1,52 @@
+"""Warm-up: compiles what a configuration will launch, before a CUDA graph is captured or a request has to wait."""
+
+import torch
+
+from recoverssm.committer import CommitContext
+from recoverssm.config import RecoverSSMConfig
+from recoverssm.ops import verify
+from recoverssm.types import GateParams, Records
+
+
+def warm_up(config: RecoverSSMConfig, device: torch.device | str, *, enable_pdl: bool = False) -> None:
+    """Compile every kernel that steps of ``config`` launch on ``device``, for batches of 1 to max_num_requests rows.
+
+    Launches verify and commit of rows without slots, over one token and one slot of memory of its own. On the CPU,
+    where Triton interprets, there is nothing to do.
+
+    What Triton compiles depends on strides and addresses too: these are dense tensors, and pools whose slots lie a
+    multiple of 16 elements apart. For others, run a dummy step of the model once before its graph is captured; a kernel
+    that is missing then raises ``CaptureError``.
+
+    Args:
+        enable_pdl: compile verify both as it is launched with ``enable_pdl`` and without.
+    Raises:
+        ConfigError: enable_pdl where it cannot be.
+    Source: docs/integrating.md section 5.
+    """
+    device = torch.device(device)
+    if device.type == "cpu":
+        return
+    shape, rows, dtype = config.layer_shape, config.max_num_requests, config.activation_dtype
+    H, T, K, V = shape.num_heads, shape.spec_query_len, shape.key_dim, shape.value_dim
+
+    def zeros(*size: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        return torch.zeros(size, dtype=dtype, device=device)
+
+    states = zeros(1, H, V, K, dtype=config.state_dtype)
+    convs = zeros(1, shape.conv_state_len, shape.conv_channels, dtype=dtype)
+    # Rows without slots record nothing, so that one entry stands for those of all rows.
+    correction, key_gate = zeros(1, H, T, V), zeros(1, H, T, 2 * K, dtype=dtype)
+    records = Records(correction.expand(rows, -1, -1, -1), key_gate.expand(rows, -1, -1, -1))
+    gate = GateParams(zeros(1, H), zeros(1, H, K), config.gate_lower_bound)
+    layer_gate = GateParams(gate.A_log[0], gate.dt_bias[0], gate.lower_bound)
+    context = CommitContext([states], [records], [convs], gate, max_num_rows=rows, conv_width=config.conv_width)
+    q, v, raw_beta = zeros(1, H, K, dtype=dtype), zeros(1, H, V, dtype=dtype), zeros(1, H, dtype=dtype)
+    layer = (q, q, v, q, raw_beta, states, records, layer_gate)
+    starts, slots = zeros(rows + 1, dtype=torch.int32), zeros(rows, dtype=torch.int32)
+    for num_rows in range(1, rows + 1):
+        row_starts, row_slots = starts[: num_rows + 1], slots[:num_rows]
+        for early in (False, True) if enable_pdl else (False,):
+            verify(*layer, row_starts, row_slots, enable_pdl=early)
+        for requests in (None, row_slots):
+            context.commit(row_slots, row_starts, row_slots, request_indices=requests)

@@ -1,0 +1,132 @@
+"""warm_up compiles all that a configuration launches: nothing is left to a capture, or to a request that waits."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from recoverssm import (
+    CaptureError,
+    CommitContext,
+    GateParams,
+    Records,
+    RecoverSSMConfig,
+    verify,
+    warm_up,
+)
+from recoverssm.dispatch import planned_for
+from tests.test_dispatch import noted_launches
+
+CONFIG = RecoverSSMConfig(num_heads=12, draft_tokens=7, max_num_requests=40)
+CONFIGS = {
+    "kimi": CONFIG,
+    "bf16": replace(CONFIG, state_dtype=torch.bfloat16, draft_tokens=3),
+    "unbounded": replace(CONFIG, gate_lower_bound=None),
+    "draftless": replace(CONFIG, draft_tokens=0, num_heads=1),
+    "small": replace(CONFIG, key_dim=32, value_dim=64, activation_dtype=torch.float32),
+}
+
+
+def compiled(launches):
+    """What Triton compiles for each: kernel, constants, and of every number whether it is 1 or a multiple of 16."""
+    found = set()
+    for kernel, _, scalars, constants in launches:
+        general = getattr(kernel, "kwargs", vars(kernel))["do_not_specialize"] or ()  # interpreted, or compiled
+        names = [name for name in kernel.arg_names if not name.endswith("_ptr")]
+        kinds = tuple(
+            (name, (value == 1, value % 16 == 0) if isinstance(value, int) and name not in general else type(value))
+            for name, value in zip(names, scalars, strict=False)
+        )
+        found.add((kernel.__name__, kinds, tuple(sorted(constants.items()))))
+    return found
+
+
+def run_steps(config):
+    """What an engine launches: three layers in padded pages, slices of one projection, any number of rows."""
+    shape, rows, dtype = config.layer_shape, config.max_num_requests, config.activation_dtype
+    H, T, K, V = shape.num_heads, shape.spec_query_len, shape.key_dim, shape.value_dim
+
+    def paged(num_slots, *size, dtype=torch.float32):
+        page = torch.Size(size).numel() + 48
+        inner = torch.empty(size, device="meta").stride()
+        return torch.empty(num_slots * page, dtype=dtype, device="meta").as_strided((num_slots, *size), (page, *inner))
+
+    states = [paged(9, H, V, K, dtype=config.state_dtype) for _ in range(3)]
+    convs = [paged(9, shape.conv_state_len, shape.conv_channels, dtype=dtype) for _ in range(3)]
+    records = [Records(paged(rows, H, T, V), paged(rows, H, T, 2 * K, dtype=dtype)) for _ in range(3)]
+    gate = GateParams(torch.empty(3, H, device="meta"), torch.empty(3, H, K, device="meta"), config.gate_lower_bound)
+    context = CommitContext(states, records, convs, gate, max_num_rows=rows)
+    for num_rows in range(1, rows + 1):
+        tokens = num_rows * T
+        sizes = [H * K, H * K, H * V, H * K]
+        fused = torch.empty(tokens, sum(sizes), dtype=dtype, device="meta")
+        q, k, v, raw_gate = (x.unflatten(-1, (H, -1)) for x in fused.split(sizes, dim=-1))
+        raw_beta = torch.empty(tokens, H, dtype=dtype, device="meta")
+        ints = torch.empty(4, 2 * rows + 8, dtype=torch.int32, device="meta").unbind()
+        starts, slots, requests = ints[0][: num_rows + 1], ints[1][:num_rows], ints[2][:num_rows]
+        layer_gate = GateParams(gate.A_log[1], gate.dt_bias[1], gate.lower_bound)
+        verify(q, k, v, raw_gate, raw_beta, states[1], records[1], layer_gate, starts, slots)
+        context.commit(ints[3][:num_rows], starts, slots)
+        context.commit(ints[3], starts, slots, request_indices=requests)
+
+
+@pytest.mark.parametrize("arch", [80, 90, 100])
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+def test_steps_launch_nothing_that_was_not_compiled(config, arch):
+    with planned_for(arch), noted_launches() as launches:
+        warm_up(config, "meta")
+        warm = compiled(launches)
+        launches.clear()
+
+        run_steps(config)
+
+        assert compiled(launches) <= warm
+        assert {name for name, *_ in warm} == {name for name, *_ in compiled(launches)}
+
+
+def test_an_early_start_is_compiled_beside_the_other():
+    with planned_for(90), noted_launches() as launches:
+        warm_up(CONFIG, "meta", enable_pdl=True)
+
+    verifies = [constants for kernel, *_, constants in launches if "verify" in kernel.__name__]
+    assert {constants["PDL"] for constants in verifies} == {False, True}
+
+
+def test_there_is_nothing_to_compile_for_the_cpu():
+    with noted_launches() as launches:
+        warm_up(CONFIG, "cpu")
+
+    assert launches == []
+
+
+@pytest.mark.gpu
+def test_a_step_is_captured_after_warm_up_and_refused_before():
+    """With 5 heads, which no other test of this process has compiled for."""
+    config = RecoverSSMConfig(num_heads=5, draft_tokens=2, max_num_requests=3)
+    H, T, K, V = 5, 3, 128, 128
+    pool = torch.zeros(4, H, V, K, device="cuda")
+    key_gate = torch.zeros(3, H, T, 2 * K, dtype=torch.bfloat16, device="cuda")
+    records = Records(torch.zeros(3, H, T, V, device="cuda"), key_gate)
+    gate = GateParams(torch.zeros(1, H, device="cuda"), torch.zeros(1, H, K, device="cuda"), -5.0)
+    layer_gate = GateParams(gate.A_log[0], gate.dt_bias[0], -5.0)
+    context = CommitContext([pool], [records], [], gate, max_num_rows=3)
+    x = torch.randn(9, H, K, device="cuda").bfloat16()
+    beta = torch.randn(9, H, device="cuda").bfloat16()
+    starts = torch.arange(0, 10, 3, dtype=torch.int32, device="cuda")
+    slots = torch.arange(1, 4, dtype=torch.int32, device="cuda")
+
+    def capture():
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            x.mul_(1)  # torch warns of empty graphs
+            verify(x, x, x, x, beta, pool, records, layer_gate, starts, slots)
+            context.commit(slots, starts, slots)
+        return graph
+
+    with pytest.raises(CaptureError, match="warm_up"):
+        capture()
+    torch.cuda.synchronize()
+    assert not pool.any()
+    warm_up(config, "cuda")
+    capture().replay()
+    assert pool[1:].any()
