@@ -51,6 +51,7 @@ class LimitRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     num_requests_min: int = 0
     limit_pct: Percent | None = None  # needed unless the contract is exact or static
     margin_pct: Annotated[float, msgspec.Meta(ge=0, lt=100)] | None = None
+    band_pct: Percent | None = None  # only of exact values: how much worse is no regression
     gated: bool = True
     better: dict[str, Better] = {}  # by metric; where not named "lower" for times, "equal" for exact values
     unit: Text
@@ -86,7 +87,7 @@ class Thresholds(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         row = next(r for r in self.limit if r.fits(metric, op, provider, contract, num_requests))
         processes = self.statistics.min_processes
         if contract in EXACT_CONTRACTS:
-            return Limits(*_EXACT_PCT, processes, row.better.get(metric, "equal"), row.gated)
+            return Limits(*_EXACT_PCT, processes, row.better.get(metric, "equal"), row.gated, row.band_pct or 0.0)
         limit, margin = row.percents
         return Limits(limit, margin, processes, row.better.get(metric, "lower"), row.gated)
 
@@ -154,6 +155,8 @@ def _check_row(where: str, row: LimitRow) -> None:
         )
     if set(contracts) <= set(EXACT_CONTRACTS):
         return
+    if row.band_pct is not None:
+        raise UsageError(f"{where}: band_pct: expected only with contract {' or '.join(EXACT_CONTRACTS)}")
     if row.limit_pct is None or row.margin_pct is None:
         raise UsageError(f"{where}: limit_pct and margin_pct are needed, for it fits {', '.join(contracts)}")
     if row.margin_pct >= row.limit_pct:

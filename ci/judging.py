@@ -125,7 +125,7 @@ def _verdict(item: Gathered, judgement: Judgement, limits: Limits) -> Verdict:
         change_pct=judgement.change_pct,
         change_low_pct=judgement.change_pct if item.exact else evidence.low_pct if evidence else None,
         change_high_pct=judgement.change_pct if item.exact else evidence.high_pct if evidence else None,
-        limit_pct=0.0 if item.exact else limits.limit_pct,
+        limit_pct=limits.band_pct if item.exact else limits.limit_pct,
         detectable_pct=judgement.detectable_pct,
     )
 

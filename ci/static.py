@@ -13,6 +13,9 @@ from typing import Any
 
 from rich.console import Console
 
+from benchmarks.static.series import SCHEMA_VERSION
+
+from .config import load_thresholds
 from .exits import BrokenEnvironmentError, CommandError, Exit, Interrupted, MissingDataError, UsageError
 from .gpus import CPU, Gpu
 from .processes import interruptible, run_child
@@ -92,14 +95,17 @@ def read_report(path: Path) -> dict[str, Any]:
     """A report of an earlier run.
 
     Raises:
-        UsageError: the file is none.
+        UsageError: the file is none. MissingDataError: it is of another version of this program.
     """
     try:
         report = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise UsageError(f"--base: {path}: expected a report of ci static: {error}") from error
-    if not isinstance(report, dict) or not {"kernels", "compiler", "num_launches"} <= report.keys():
+    if not isinstance(report, dict) or not {"schema_version", "kernels", "compiler", "num_launches"} <= report.keys():
         raise UsageError(f"--base: {path}: expected a report of ci static")
+    if report["schema_version"] != SCHEMA_VERSION:
+        found = f"a report of version {report['schema_version']}, and {SCHEMA_VERSION} is needed"
+        raise MissingDataError(f"--base: {path}: {found}", "compile the base anew: python -m ci static --out FOLDER")
     return report
 
 
@@ -107,7 +113,7 @@ def judge(code: Exit, report: dict[str, Any], base: Mapping[str, Any] | None) ->
     """The report with what is worse than in ``base``, where there is one, and the exit code of both."""
     if base is None:
         return code, report
-    found = regressions(base, report)
+    found = regressions(base, report, load_thresholds())
     return (Exit.REGRESSED if found and code == Exit.PASS else code), {**report, "regressions": found}
 
 

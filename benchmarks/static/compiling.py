@@ -10,20 +10,19 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import triton
 from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
-from .cubin import Tools, examine
+from .cubin import Examined, Tools, examine
 from .occupancy import load_limits
 from .planning import Job, arch_number
 
@@ -35,9 +34,9 @@ _MARKS = ("LLVM ERROR", "fatal", "error", "Error")
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Figures of a kernel, or why there are none. ``was_cached``: nothing was compiled."""
+    """Figures of a kernel and their source lines, or why there are none. ``was_cached``: nothing was compiled."""
 
-    figures: Mapping[str, Any] | None
+    examined: Examined | None
     failure: str | None = None
     was_cached: bool = False
 
@@ -50,17 +49,17 @@ def compile_all(
     outcomes: dict[int, Outcome] = {}
     waiting = []
     for number, job in enumerate(jobs):
-        figures = _read(cache_folder / f"{cache_key(job, tools)}.json")
-        if figures is None:
+        examined = _read(cache_folder / f"{cache_key(job, tools)}.json")
+        if examined is None:
             waiting.append(number)
         else:
-            outcomes[number] = Outcome(figures, was_cached=True)
+            outcomes[number] = Outcome(examined, was_cached=True)
             on_done(job, outcomes[number])
     with tempfile.TemporaryDirectory(prefix="static-") as scratch:
         for number, failure in _in_children(jobs, waiting, cache_folder, tools, Path(scratch), workers):
             job = jobs[number]
-            figures = None if failure else _read(cache_folder / f"{cache_key(job, tools)}.json")
-            outcomes[number] = Outcome(figures, failure or (None if figures else "ended without figures"))
+            examined = None if failure else _read(cache_folder / f"{cache_key(job, tools)}.json")
+            outcomes[number] = Outcome(examined, failure or (None if examined else "ended without figures"))
             on_done(job, outcomes[number])
     return [outcomes[number] for number in range(len(jobs))]
 
@@ -148,7 +147,7 @@ def _fork(job: Job, cache_folder: Path, tools: Tools, said: Path, scratch: Path)
         os._exit(code)
 
 
-def compile_job(job: Job, tools: Tools) -> dict[str, Any]:
+def compile_job(job: Job, tools: Tools) -> Examined:
     """Compile in this process, which is a compiler for one architecture from then on, and examine the binary."""
     target = GPUTarget("cuda", arch_number(job.arch), 32)
     stand_in = {"get_current_target": target, "get_current_device": 0, "get_current_stream": 0}
@@ -179,18 +178,17 @@ def _failure(code: int, said: Path) -> str | None:
     return f"exit code {code}, without a word"
 
 
-def _read(path: Path) -> Mapping[str, Any] | None:
+def _read(path: Path) -> Examined | None:
     """None where there is nothing, or something broken, which is written anew."""
     try:
-        figures = json.loads(path.read_text())
-    except (OSError, ValueError):
+        return Examined(**json.loads(path.read_text()))
+    except (OSError, ValueError, TypeError):
         return None
-    return figures if isinstance(figures, dict) else None
 
 
-def _write(path: Path, figures: Mapping[str, Any]) -> None:
+def _write(path: Path, examined: Examined) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(json.dumps(figures))
+    temporary.write_text(json.dumps(asdict(examined)))
     temporary.replace(path)
 
 

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .lines import Lines, most
 from .occupancy import Limits, occupancy
-from .sass import count_instructions
+from .sass import LOCATED, count_instructions, instructions
 
 TOOL_S = 60.0
 
@@ -58,12 +59,21 @@ def binary_hash(cubin: bytes) -> str:
     return digest.hexdigest()
 
 
-def examine(cubin: bytes, *, num_warps: int, dynamic_shared_bytes: int, limits: Limits, tools: Tools) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """``figures`` are the same for equal binaries. ``lines``: of what in ``sass.LOCATED``, where it came from."""
+
+    figures: dict[str, Any]
+    lines: dict[str, list[dict[str, Any]]]
+
+
+def examine(cubin: bytes, *, num_warps: int, dynamic_shared_bytes: int, limits: Limits, tools: Tools) -> Examined:
     """Every figure of one kernel; those that a missing tool would give are None.
 
     Raises:
         UnreadableError: a tool that is there did not understand the binary.
     """
+    lines: dict[str, list[dict[str, Any]]] = {}
     code = [content for name, content in sections(cubin) if name.startswith(".text.")]
     figures: dict[str, Any] = {
         "num_warps": num_warps,
@@ -89,7 +99,14 @@ def examine(cubin: bytes, *, num_warps: int, dynamic_shared_bytes: int, limits: 
             file.write_bytes(b"".join(code))
             figures["decoded_as"], listing = _disassemble(tools.nvdisasm, file, limits.decode_as)
             figures["instructions"] = count_instructions(listing)
-    return figures
+            lines = _locate(listing, cubin)
+    return Examined(figures, lines)
+
+
+def _locate(listing: str, cubin: bytes) -> dict[str, list[dict[str, Any]]]:
+    table = Lines(dict(sections(cubin)).get(".debug_line", b""))
+    found = list(instructions(listing))
+    return {name: most(table.place(one.address) for one in found if fits(one)) for name, fits in LOCATED.items()}
 
 
 def _resources(tool: Path, file: Path, num_warps: int, dynamic_shared_bytes: int, limits: Limits) -> dict[str, Any]:

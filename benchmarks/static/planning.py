@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from linecache import getline
 from typing import Any
 
 import torch
@@ -14,8 +15,10 @@ from recoverssm.triton_compat import KernelLaunch
 from ..cases import BenchCase
 from ..providers import PROVIDERS
 from ..providers.bare import launches_of
+from .lines import inside_package
 
 CONTRACT = "graph-cold"  # its series launch whatever the others launch
+MAX_DECORATOR_LINES = 8  # above a kernel's def
 
 _POINTERS = {
     torch.float64: "fp64",
@@ -49,6 +52,14 @@ class Job:
         """The kernel's name without what all names share."""
         kernel = self.launch.kernel
         return str(getattr(kernel, "fn", kernel).__name__).removeprefix("_").removesuffix("_kernel")
+
+    @property
+    def source(self) -> str:
+        """Where the kernel is defined: "recoverssm/kernels/conv.py:21"."""
+        code = self.launch.kernel.fn.__code__
+        decorators = range(code.co_firstlineno, code.co_firstlineno + MAX_DECORATOR_LINES)
+        line = next((line for line in decorators if getline(code.co_filename, line).startswith("def ")), decorators[0])
+        return f"{inside_package(code.co_filename)}:{line}"
 
     @property
     def constants(self) -> Mapping[str, Any]:

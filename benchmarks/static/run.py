@@ -14,8 +14,8 @@ from ..cases import NothingSelectedError, UnknownNameError, select
 from ..harness.clean_parent import NotCleanError, require_clean
 from ..harness.command_line import CommandLine
 from ..harness.parent import end_with_parent
+from .series import SCHEMA_VERSION
 
-SCHEMA_VERSION = 1
 PASS, USAGE, MISSING, INVALID, BROKEN = 0, 2, 3, 4, 5  # as in ci/exits.py
 
 app = CommandLine(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
@@ -102,8 +102,10 @@ def _entry(job: Any, outcome: Any) -> dict[str, Any]:
         "specialisation": job.specialisation,
         "launched_by": sorted(job.launched_by),
         "cases": job.cases,
+        "source": job.source,
         "failure": outcome.failure,
-        "figures": outcome.figures,
+        "figures": outcome.examined.figures if outcome.examined else None,
+        "lines": outcome.examined.lines if outcome.examined else {},
     }
 
 

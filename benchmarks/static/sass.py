@@ -2,9 +2,12 @@
 
 import re
 from collections import Counter
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
-_INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?(?P<opcode>[A-Z][A-Z0-9_.]*)(?P<rest>[^;]*);")
+_INSTRUCTION = re.compile(
+    r"^\s*/\*(?P<address>[0-9a-f]{4,})\*/\s+(?:@!?U?P\w+\s+)?(?P<opcode>[A-Z][A-Z0-9_.]*)(?P<rest>[^;]*);"
+)
 _CONSTANT_MOVE = re.compile(r"\s*\w+, -RZ, RZ,")  # HFMA2 R1, -RZ, RZ, 0, 1: how the compiler loads some constants
 _BARRIER_ID = re.compile(r"\s*(0x[0-9a-f]+|[A-Z]+\d*)")
 
@@ -31,7 +34,42 @@ _CLASSES = (
 CLASSES = tuple(name for name, _ in _CLASSES)
 
 _WIDTHS = {"U8": 1, "S8": 1, "U16": 2, "S16": 2, "64": 8, "128": 16, "256": 32}
+WIDE_BYTES = 16
 _BY_WIDTH = ("global_load", "global_store", "local_load", "local_store")
+
+
+class Instruction(NamedTuple):
+    """One instruction; ``name`` is its class, None for integer arithmetic, moves and the like.
+
+    ``width``: bytes per thread, of classes in ``_BY_WIDTH``. ``barrier``: which one, of the class of that name.
+    """
+
+    address: int
+    name: str | None
+    width: int | None
+    barrier: str | None
+
+
+LOCATED: dict[str, Callable[[Instruction], bool]] = {
+    "spills": lambda one: one.name in ("local_load", "local_store"),
+    "barriers": lambda one: one.name == "barrier",
+    "wide_loads": lambda one: one.name == "global_load" and one.width == WIDE_BYTES,
+    "tensor_core": lambda one: one.name == "tensor_core",
+}
+"""What is worth a source line when it changes."""
+
+
+def instructions(listing: str) -> Iterator[Instruction]:
+    """All of a kernel's code but padding."""
+    for line in listing.splitlines():
+        match = _INSTRUCTION.match(line)
+        if match is None or match["opcode"] == "NOP":
+            continue
+        stem, *suffixes = match["opcode"].split(".")
+        name = None if _CONSTANT_MOVE.match(match["rest"]) else class_of(stem)
+        width = _width(suffixes) if name in _BY_WIDTH else None
+        barrier = _BARRIER_ID.match(match["rest"]) if name == "barrier" else None
+        yield Instruction(int(match["address"], 16), name, width, barrier[1] if barrier else None)
 
 
 def count_instructions(listing: str) -> dict[str, Any]:
@@ -41,27 +79,16 @@ def count_instructions(listing: str) -> dict[str, Any]:
         total (without padding), by_class (every class, 0 too), by_width of the classes in ``_BY_WIDTH`` (bytes per
         thread, as strings, widest first), and barrier_ids, how many hardware barriers are named.
     """
-    by_class = Counter(dict.fromkeys(CLASSES, 0))
-    by_width: dict[str, Counter[int]] = {name: Counter() for name in _BY_WIDTH}
-    barriers: set[str] = set()
-    total = 0
-    for line in listing.splitlines():
-        match = _INSTRUCTION.match(line)
-        if match is None or match["opcode"] == "NOP":
-            continue
-        total += 1
-        stem, *suffixes = match["opcode"].split(".")
-        name = None if _CONSTANT_MOVE.match(match["rest"]) else class_of(stem)
-        if name is not None:
-            by_class[name] += 1
-        if name in by_width:
-            by_width[name][_width(suffixes)] += 1
-        if name == "barrier" and (barrier := _BARRIER_ID.match(match["rest"])):
-            barriers.add(barrier[1])
+    found = list(instructions(listing))
+    counts = Counter(one.name for one in found)
+    by_class = {name: counts[name] for name in CLASSES}
+    by_width = {name: Counter(one.width or 0 for one in found if one.name == name) for name in _BY_WIDTH}
     widths = {
-        name: {str(width): counts[width] for width in sorted(counts, reverse=True)} for name, counts in by_width.items()
+        name: {str(width): numbers[width] for width in sorted(numbers, reverse=True)}
+        for name, numbers in by_width.items()
     }
-    return {"total": total, "by_class": dict(by_class), "by_width": widths, "barrier_ids": len(barriers)}
+    barriers = {one.barrier for one in found if one.barrier is not None}
+    return {"total": len(found), "by_class": by_class, "by_width": widths, "barrier_ids": len(barriers)}
 
 
 def class_of(stem: str) -> str | None:

@@ -17,7 +17,7 @@ jobs = [job for job in plan([kimi_k3(8, 1, 8, 3.84, "bf16")], ["sm_90"]).jobs if
 jobs += [replace(job, arch="sm_103") for job in jobs]
 no_nvdisasm = replace(find_tools(), nvdisasm=None)
 found = [
-    [job.arch, job.kernel, outcome.failure, outcome.figures]
+    [job.arch, job.kernel, outcome.failure, outcome.examined and outcome.examined.figures]
     for some, tools in ((jobs, find_tools()), (jobs[:1], no_nvdisasm))
     for job, outcome in zip(some, compile_all(some, Path(sys.argv[1]), tools, 2, lambda *_: None), strict=True)
 ]

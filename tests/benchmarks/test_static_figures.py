@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.static.cubin import Tools, UnreadableError, binary_hash, examine, sections
+from benchmarks.static.lines import Lines
 from benchmarks.static.occupancy import load_limits, occupancy
 from benchmarks.static.sass import CLASSES, class_of, count_instructions
 
@@ -131,7 +132,7 @@ def test_without_tools_size_and_hash_remain():
         dynamic_shared_bytes=8,
         limits=load_limits()["sm_90"],
         tools=Tools(None, None),
-    )
+    ).figures
     assert figures["code_bytes"] == 4
     assert figures["binary_hash"] == binary_hash(elf(**BINARY))
     assert figures["registers"] is figures["instructions"] is figures["occupancy_pct"] is None
@@ -164,3 +165,38 @@ def test_occupancy_is_what_nsight_compute_found_on_an_h200():
         limits = [number[f"launch__occupancy_limit_{name}"] for name in ("registers", "warps", "blocks")]
         assert found.ctas_per_sm == min(limits)
         assert found.warps_per_sm == int(row["sm__maximum_warps_avg_per_active_cycle"])
+
+
+def line_table(folder, *program):
+    """A table as ptxas writes it for a kernel: DWARF 2, opcodes from 10 on, line steps of -5 to 8, two files."""
+    opcodes = bytes([1, 1, 0xFB, 14, 10, 0, 1, 1, 1, 1, 0, 0, 0, 1])
+    files = f"{folder}/recoverssm/kernels\0/triton\0\0".encode() + b"own.py\0\1\0\0standard.py\0\2\0\0\0"
+    set_address = bytes([0, 9, 2, *bytes(8)])
+    body = set_address + bytes(program) + bytes([0, 1, 1])
+    header = struct.pack("<HI", 2, len(opcodes) + len(files)) + opcodes + files
+    return struct.pack("<I", len(header) + len(body)) + header + body
+
+
+ADVANCE_LINE, SET_FILE, COPY, ADVANCE_PC = 3, 4, 1, 2
+TABLE = (
+    *(ADVANCE_LINE, 2, COPY),  # 0x00: line 3
+    10 + 14 * 0x10 + 5 + 1,  # in one opcode: 0x10 further, one line on
+    *(SET_FILE, 2, ADVANCE_PC, 0x90, 0x01, ADVANCE_LINE, 0xE4, 0x00, COPY),  # 0xa0: line 104 of Triton's own
+    *(SET_FILE, 1, ADVANCE_PC, 0x10, ADVANCE_LINE, 0x9D, 0x7F, COPY),  # 0xb0: line 5
+)
+
+
+def test_instructions_have_the_source_line_that_the_binary_names(tmp_path):
+    source = tmp_path / "recoverssm" / "kernels" / "own.py"
+    source.parent.mkdir(parents=True)
+    source.write_text("\n\nthree()  # why\n    four()\nfive()\n")
+    lines = Lines(line_table(tmp_path, *TABLE))
+    assert lines.place(0x00) == ("recoverssm/kernels/own.py:3", "three()")
+    assert lines.place(0x10) == ("recoverssm/kernels/own.py:4", "four()")
+    assert lines.place(0xF0) == ("recoverssm/kernels/own.py:5", "five()")
+
+
+def test_what_comes_from_triton_itself_counts_for_the_line_before(tmp_path):
+    lines = Lines(line_table(tmp_path, *TABLE))
+    assert lines.place(0xA0) == lines.place(0x90)
+    assert Lines(b"").place(0) is None

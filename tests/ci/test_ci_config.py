@@ -2,6 +2,7 @@
 
 import pytest
 
+from benchmarks.static.series import LAUNCHES, METRICS
 from ci.config import NIGHTLY_FILE, THRESHOLDS_FILE, load_nightly, load_thresholds
 from ci.exits import Exit, UsageError
 
@@ -56,6 +57,19 @@ def test_exact_metrics_know_their_direction(metric, better):
     assert limits.gated
 
 
+def test_every_static_metric_has_a_direction_and_size_and_counts_alone_a_band():
+    thresholds = load_thresholds(THRESHOLDS_FILE)
+    limits = {
+        metric: thresholds.limits_for(metric, "verify", "recoverssm", "static", 32) for metric in (*METRICS, LAUNCHES)
+    }
+
+    assert {metric for metric, limit in limits.items() if limit.better == "equal"} == set()
+    assert {metric for metric, limit in limits.items() if limit.band_pct} == {
+        metric for metric in METRICS if metric.startswith("code_")
+    }
+    assert {metric for metric, limit in limits.items() if not limit.gated} == {"registers", "shared_bytes"}
+
+
 def test_shipped_nightly_has_the_processes_that_the_limits_need():
     assert load_nightly(NIGHTLY_FILE).processes >= load_thresholds(THRESHOLDS_FILE).statistics.min_processes
 
@@ -76,6 +90,7 @@ def test_first_row_that_fits_counts(tmp_path):
         ("limit_pct = 10.0", 'limit_pct = "10"', r"Expected `float \| null`, got `str`.*limit"),
         ("limit_pct = 10.0", "limit_pct = -1.0", r"limit_pct"),
         ("limit_pct = 10.0", "limit_pct = 1.0", r"row 1: margin_pct: expected less than limit_pct 1, got 2"),
+        ("limit_pct = 10.0", "limit_pct = 10.0\nband_pct = 5.0", r"row 1: band_pct: expected only with contract exact"),
         ("limit_pct = 10.0\n", "", r"row 1: limit_pct and margin_pct are needed"),
         ('reason = "long enough to be a reason"\n', "", r"missing required field `reason`"),
         ('reason = "long enough to be a reason"', 'reason = "x"', r"length >= 20.*reason"),

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -223,6 +224,14 @@ def test_exact_value_needs_one_process_and_takes_zero():
     appeared = judge([5.0], [0.0], exact=True)
     assert appeared.verdict == "regressed"
     assert appeared.change_pct is None
+
+
+@pytest.mark.parametrize(("value", "verdict"), [(110.0, "unchanged"), (110.1, "regressed"), (99.0, "improved")])
+def test_exact_value_with_a_band_may_get_worse_by_it(value, verdict):
+    judgement = judge([value], [100.0], replace(LIMITS, band_pct=10.0), exact=True)
+    assert judgement.verdict == verdict
+    assert judgement.reason.endswith("; lower is better, and 10 % worse is allowed")
+    assert judge([1.0], [0.0], replace(LIMITS, band_pct=10.0), exact=True).verdict == "regressed"
 
 
 def test_exact_value_that_differs_between_processes_is_invalid():

@@ -33,13 +33,14 @@ ONE_SIDED_LEVEL = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How one series is judged; percent of the base value."""
+    """How one series is judged; percent of the base value. ``band_pct``: how much worse an exact value may get."""
 
     limit_pct: float
     margin_pct: float
     min_processes: int = 5
     better: Better = "lower"
     gated: bool = True
+    band_pct: float = 0.0
 
     def __post_init__(self) -> None:
         if not 0 <= self.margin_pct < self.limit_pct < 100:
@@ -287,6 +288,10 @@ def _exact(series: Series) -> Judgement:
         return Judgement("unchanged", f"exactly {value:.17g} as before", tonight, base, detectable_pct=0.0)
     better = series.limits.better
     is_worse = better == "equal" or (value > base_value if better == "lower" else value < base_value)
+    band_pct = series.limits.band_pct
+    is_allowed = abs(value - base_value) <= abs(base_value) * band_pct / 100
     rule = "it must not change" if better == "equal" else f"{better} is better"
+    rule += f", and {band_pct:g} % worse is allowed" if band_pct else ""
     text = f"exact value went from {base_value:.17g} to {value:.17g}; {rule}"
-    return Judgement("regressed" if is_worse else "improved", text, tonight, base, detectable_pct=0.0)
+    verdict: VerdictName = "improved" if not is_worse else "unchanged" if is_allowed else "regressed"
+    return Judgement(verdict, text, tonight, base, detectable_pct=band_pct)
