@@ -24,6 +24,7 @@ from recoverssm.metadata import (
     StepMetadata,
 )
 from recoverssm.ops import align_plan, commit_plan, commit_state, compact_conv, full_state_verify, verify
+from recoverssm.pages import PageLayout, PageViews
 from recoverssm.types import AlignInputs, AlignPlan, Boundaries, CommitPlan, GateParams, KDAShape, LayerTable, Records
 from recoverssm.warmup import warm_up
 
@@ -42,6 +43,8 @@ __all__ = [
     "KDAShape",
     "LayerTable",
     "MetadataBuilder",
+    "PageLayout",
+    "PageViews",
     "Records",
     "RecoverSSMConfig",
     "RecoverSSMError",

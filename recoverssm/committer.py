@@ -25,7 +25,7 @@ class CommitContext:
         conv_states: per layer [P, conv_state_len, 3HD], all strides free as in ``compact_conv``; empty when the engine
             compacts elsewhere.
         gate: stacked over layers, A_log [L, H], dt_bias [L, H, K] fp32.
-        max_num_rows: rows of the largest batch, at most R; sizes the plan.
+        max_num_rows: rows of the largest batch, at most R where records go by row; sizes the plan.
         conv_width: taps of the short convolution.
     Raises:
         ShapeError, DtypeError, StrideError, DeviceError: layers that differ, records of too few rows, conv windows of
@@ -57,8 +57,8 @@ class CommitContext:
         # A plan of no rows launches nothing, but is checked: no later commit fails between its launches.
         self._commit_layers(CommitPlan(*torch.zeros((3, 0), dtype=torch.int32, device=device).unbind()))
         num_records, _, self._spec_query_len, _ = records[0].correction.shape
-        if not 1 <= max_num_rows <= num_records:
-            raise ShapeError(f"max_num_rows: expected 1 to {num_records}, the entries of records, got {max_num_rows}")
+        if max_num_rows < 1 or (max_num_rows > num_records and not self._by_slot):
+            raise ShapeError(f"max_num_rows: expected 1 to {num_records}, the rows of records, got {max_num_rows}")
         if conv_states:
             num_slots = checkpoint_states[0].shape[0]
             conv = describe(conv_states[0])

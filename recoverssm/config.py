@@ -6,16 +6,14 @@ it names what works instead, so that nothing runs with an option that is silentl
 
 import math
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import get_args
 
 import torch
 
 from recoverssm.errors import ConfigError
 from recoverssm.layout import CacheMode, Placement
+from recoverssm.pages import ConvLayout, PageLayout
 from recoverssm.types import MAX_SPEC_QUERY_LEN, KDAShape
-
-ConvLayout = Literal["SD", "DS"]
-"""Order of a conv slot: token-major [conv_state_len, 3HD], or channel-major [3HD, conv_state_len]."""
 
 STATE_DTYPES = (torch.float32, torch.bfloat16)
 ACTIVATION_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -37,8 +35,8 @@ class RecoverSSMConfig:
         gate_lower_bound: negative for the bounded gate (Kimi-K3: -5), None for the unbounded one.
         cache_mode: "none" keeps the running state of a request; "align" also the states at block ends.
         block_size: tokens of a block; goes with "align" alone.
-        placement: records in "scratch", by speculative row, or in each slot's "page".
-        conv_layout: "SD" or "DS".
+        placement: records in "scratch", by speculative row, or in each slot's "page" (``page_layout``).
+        conv_layout: "SD", a conv slot is [conv_state_len, 3HD], or "DS", it is [3HD, conv_state_len].
         tensor_parallel, pipeline_parallel: ranks. With p pipeline stages p steps are in flight, each with staging
             buffers, records and a ``CommitContext`` of its own.
         cuda_graph_sizes: *rows* of the batches that are captured; such a graph has rows x T tokens. Kept sorted.
@@ -86,6 +84,21 @@ class RecoverSSMConfig:
             key_dim=self.key_dim,
             value_dim=self.value_dim,
             conv_width=self.conv_width,
+        )
+
+    def page_layout(self, page_bytes: int = 0) -> PageLayout:
+        """Where the pieces of a slot lie in its page of ``page_bytes``; 0: the fewest that hold them.
+
+        Raises:
+            ConfigError: as ``PageLayout``.
+        """
+        return PageLayout(
+            shape=self.layer_shape,
+            state_dtype=self.state_dtype,
+            activation_dtype=self.activation_dtype,
+            placement=self.placement,
+            conv_layout=self.conv_layout,
+            page_bytes=page_bytes,
         )
 
     @property
@@ -167,16 +180,6 @@ def _check_cache(config: RecoverSSMConfig) -> None:
     if config.block_size is not None:
         raise ConfigError(
             f"block_size: expected None with cache_mode 'none', which has no blocks, got {config.block_size}"
-        )
-    if config.placement == "page":
-        raise ConfigError(
-            "placement: 'page' is not built yet, as kernels find records by speculative row: use 'scratch', "
-            f"max_num_requests={config.max_num_requests} rows per layer"
-        )
-    if config.conv_layout == "DS":
-        raise ConfigError(
-            "conv_layout: 'DS' is not built yet, as compaction takes channels that are contiguous: use 'SD', "
-            "conv slots of [conv_state_len, 3HD]"
         )
 
 

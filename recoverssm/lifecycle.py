@@ -52,7 +52,8 @@ class RecoverSSMState:
 
     Args:
         config: as the builder's.
-        committers: one per lane; each has records of its own, and may share states and conv windows.
+        committers: one per lane; each has a plan of its own, and records of its own where they go by row; states,
+            conv windows and records by slot may be shared.
     Raises:
         ConfigError: another number of committers than steps in flight, or one of them twice.
     """
@@ -64,7 +65,7 @@ class RecoverSSMState:
                 f"got {len(committers)}"
             )
         if len({id(committer) for committer in committers}) != len(committers):
-            raise ConfigError("committers: expected one per lane, got one twice; lanes must not share records")
+            raise ConfigError("committers: expected one per lane, got one twice; a plan is its lane's own")
         self._committers = tuple(committers)
         self._debug = config.debug
         self._pending: dict[int, _PendingStep] = {}

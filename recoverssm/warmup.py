@@ -14,8 +14,8 @@ def warm_up(config: RecoverSSMConfig, device: torch.device | str, *, enable_pdl:
     Launches verify and commit of rows without slots, over one token and one slot of memory of its own. On the CPU,
     where Triton interprets, there is nothing to do.
 
-    What Triton compiles depends on strides and addresses too: these are dense tensors, and pools whose slots lie a
-    multiple of 16 elements apart. For others, run a dummy step of the model once before its graph is captured; a kernel
+    What Triton compiles depends on strides and addresses too: these are dense tensors, and pages that lie a multiple
+    of 64 bytes apart. For others, run a dummy step of the model once before its graph is captured; a kernel
     that is missing then raises ``CaptureError``.
 
     Args:
@@ -33,11 +33,12 @@ def warm_up(config: RecoverSSMConfig, device: torch.device | str, *, enable_pdl:
     def zeros(*size: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         return torch.zeros(size, dtype=dtype, device=device)
 
-    states = zeros(1, H, V, K, dtype=config.state_dtype)
-    convs = zeros(1, shape.conv_state_len, shape.conv_channels, dtype=dtype)
-    # Rows without slots record nothing, so that one entry stands for those of all rows.
-    correction, key_gate = zeros(1, H, T, V), zeros(1, H, T, 2 * K, dtype=dtype)
-    records = Records(correction.expand(rows, -1, -1, -1), key_gate.expand(rows, -1, -1, -1))
+    layout = config.page_layout()
+    states, convs, records = layout.views(zeros(1, layout.page_bytes, dtype=torch.uint8))
+    if records is None:
+        # Rows without slots record nothing, so that one entry stands for those of all rows.
+        correction, key_gate = zeros(1, H, T, V), zeros(1, H, T, 2 * K, dtype=dtype)
+        records = Records(correction.expand(rows, -1, -1, -1), key_gate.expand(rows, -1, -1, -1))
     gate = GateParams(zeros(1, H), zeros(1, H, K), config.gate_lower_bound)
     layer_gate = GateParams(gate.A_log[0], gate.dt_bias[0], gate.lower_bound)
     context = CommitContext([states], [records], [convs], gate, max_num_rows=rows, conv_width=config.conv_width)

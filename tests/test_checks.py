@@ -316,9 +316,9 @@ def test_commit_context_names_the_bad_argument():
 
     with pytest.raises(ShapeError, match=r"records: expected 1 layers, got 2"):
         make(records=window.records * 2)
-    with pytest.raises(ShapeError, match=r"max_num_rows: expected 1 to 4, the entries of records, got 0"):
+    with pytest.raises(ShapeError, match=r"max_num_rows: expected 1 to 4, the rows of records, got 0"):
         make(max_num_rows=0)
-    with pytest.raises(ShapeError, match=r"max_num_rows: expected 1 to 4, the entries of records, got 5"):
+    with pytest.raises(ShapeError, match=r"max_num_rows: expected 1 to 4, the rows of records, got 5"):
         make(max_num_rows=5)
     with pytest.raises(ShapeError, match=r"state_indices: expected \[N\], got \[\]"):
         make().commit(int32([1], "cpu"), window.query_start_loc[:2], window.state_indices[0])

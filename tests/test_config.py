@@ -30,9 +30,7 @@ REFUSED = {
     "align": ({"cache_mode": "align", "block_size": 1536}, "cache_mode: 'align' is not built yet, .* use 'none'"),
     "blocks without align": ({"block_size": 1536}, "block_size: expected None with cache_mode 'none'"),
     "unknown placement": ({"placement": "host"}, "placement: expected 'scratch' or 'page'"),
-    "records in pages": ({"placement": "page"}, "placement: 'page' is not built yet, .* use 'scratch'"),
     "unknown conv layout": ({"conv_layout": "SSD"}, "conv_layout: expected 'SD' or 'DS'"),
-    "channel-major windows": ({"conv_layout": "DS"}, "conv_layout: 'DS' is not built yet, .* use 'SD'"),
 }
 
 
@@ -58,6 +56,9 @@ def test_a_block_shorter_than_the_window_is_met_at_construction_not_at_the_first
         {"draft_tokens": 0},
         {"draft_tokens": 15},
         {"tensor_parallel": 8, "pipeline_parallel": 2},
+        {"placement": "page"},
+        {"conv_layout": "DS"},
+        {"placement": "page", "conv_layout": "DS", "state_dtype": torch.bfloat16, "pipeline_parallel": 2},
         {"debug": True},
     ],
     ids=str,

@@ -347,7 +347,7 @@ def test_there_is_one_committer_for_each_step_in_flight():
 
     with pytest.raises(ConfigError, match="committers: expected 2, one per step in flight"):
         RecoverSSMState(config, [committer])
-    with pytest.raises(ConfigError, match="got one twice; lanes must not share records"):
+    with pytest.raises(ConfigError, match="got one twice; a plan is its lane's own"):
         RecoverSSMState(config, [committer, committer])
 
 
@@ -464,12 +464,17 @@ def test_100_000_steps_of_life():
     assert Life.num_checked - before >= 100_000
 
 
-def test_the_example_for_integrators_runs(tmp_path):
+@pytest.mark.parametrize(
+    ("example", "printed"),
+    [(0, "step 1: kept [3, 1]\n"), (1, "976896 (497664, 16384, 128, 1) True\n")],
+    ids=["step", "pages"],
+)
+def test_the_examples_for_integrators_run(example, printed, tmp_path):
     script = tmp_path / "example.py"
     text = (ROOT / "docs/integrating.md").read_text()
-    script.write_text(re.search(r"```python\n(.*?)```", text, re.DOTALL)[1])
+    script.write_text(re.findall(r"```python\n(.*?)```", text, re.DOTALL)[example])
     environment = {**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)}
 
     done = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True, check=False)
 
-    assert done.stdout == "step 1: kept [3, 1]\n", done.stderr
+    assert done.stdout == printed, done.stderr

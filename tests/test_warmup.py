@@ -23,6 +23,7 @@ CONFIGS = {
     "bf16": replace(CONFIG, state_dtype=torch.bfloat16, draft_tokens=3),
     "unbounded": replace(CONFIG, gate_lower_bound=None),
     "draftless": replace(CONFIG, draft_tokens=0, num_heads=1),
+    "pages": replace(CONFIG, placement="page", conv_layout="DS"),
     "small": replace(CONFIG, key_dim=32, value_dim=64, activation_dtype=torch.float32),
 }
 
@@ -51,9 +52,11 @@ def run_steps(config):
         inner = torch.empty(size, device="meta").stride()
         return torch.empty(num_slots * page, dtype=dtype, device="meta").as_strided((num_slots, *size), (page, *inner))
 
-    states = [paged(9, H, V, K, dtype=config.state_dtype) for _ in range(3)]
-    convs = [paged(9, shape.conv_state_len, shape.conv_channels, dtype=dtype) for _ in range(3)]
-    records = [Records(paged(rows, H, T, V), paged(rows, H, T, 2 * K, dtype=dtype)) for _ in range(3)]
+    layout = config.page_layout(config.page_layout().page_bytes + 576)
+    pool = torch.empty(rows + 1, 3, layout.page_bytes, dtype=torch.uint8, device="meta")
+    states, convs, records = zip(*(layout.views(pool[:, layer]) for layer in range(3)), strict=True)
+    if config.placement == "scratch":
+        records = [Records(paged(rows, H, T, V), paged(rows, H, T, 2 * K, dtype=dtype)) for _ in range(3)]
     gate = GateParams(torch.empty(3, H, device="meta"), torch.empty(3, H, K, device="meta"), config.gate_lower_bound)
     context = CommitContext(states, records, convs, gate, max_num_rows=rows)
     for num_rows in range(1, rows + 1):
