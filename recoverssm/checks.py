@@ -155,6 +155,7 @@ def check_out(out: TensorMeta, v: TensorMeta) -> None:
     """
     check_tensor("out", out, "M H V", tuple(v.shape), (v.dtype,), v.device)
     check_dense_after("out", out, 0)
+    check_no_overlap("out", out)
 
 
 def check_layers(name: str, num_layers: int, addresses: TensorMeta, expected: int, device: Device) -> None:

@@ -164,6 +164,8 @@ BAD_FULL_STATE = [
     ("num_accepted", lambda x: x[:2], ShapeError, r"num_accepted: expected \[N=3\], got \[2\]"),
     ("num_accepted", lambda x: x.long(), DtypeError, r"num_accepted: expected int32, got int64"),
     ("state_pool", transposed, StrideError, r"state_pool: .* call \.contiguous\(\)"),
+    ("state_pool", lambda x: x[:1].expand(x.shape), StrideError, r"state_pool: expected elements that share no memory"),
+    ("out", lambda x: x[:1].expand(x.shape), StrideError, r"out: expected elements that share no memory, .* expanded"),
     ("state_indices", transposed, StrideError, r"state_indices: expected dimensions 1\.\."),
     ("out", lambda x: x[:, :1], ShapeError, r"out: expected \[M=12, H=2, V=32\], got \[12, 1, 32\]"),
     ("state_pool", lambda x: x.double(), DtypeError, r"state_pool: expected float32 or bfloat16, got float64"),
@@ -274,6 +276,9 @@ def test_commit_state_names_the_bad_argument():
         tables[name] = LayerTable.of(name, [transposed(tables[name].element_type)])
         with pytest.raises(StrideError, match=rf"{name}: expected dimensions 1\.\. to be contiguous"):
             recoverssm.commit_state(**tables, plan=plan, gate=window.gate)
+    expanded = LayerTable.of("s", [states.element_type[:1].expand(states.element_type.shape)])
+    with pytest.raises(StrideError, match=r"checkpoint_states: expected elements that share no memory"):
+        recoverssm.commit_state(expanded, corrections, key_gates, plan, window.gate)
     for name in ("source_slots", "final_slots"):
         with pytest.raises(ShapeError, match=rf"plan\.{name}: expected \[N=3\], got \[2\]"):
             recoverssm.commit_state(states, corrections, key_gates, shortened(plan, name), window.gate)

@@ -166,5 +166,5 @@ def assert_matches(name: str, actual: Tensor, expected: Tensor, tol: float) -> N
 def assert_gaps_untouched(name: str, tensor: Tensor, before: Tensor) -> None:
     """Every bit outside ``tensor``'s elements is what it was in ``before`` (from ``storage_bits``)."""
     inside = torch.zeros(before.shape, dtype=torch.bool, device=tensor.device)
-    inside.as_strided(tensor.shape, tensor.stride()).fill_(True)
+    inside.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset()).fill_(True)
     assert torch.equal(storage_bits(tensor)[~inside], before[~inside]), f"{name}: wrote into padding"

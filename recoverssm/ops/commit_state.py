@@ -13,6 +13,7 @@ from recoverssm.checks import (
     check_gate,
     check_head_dim,
     check_layers,
+    check_no_overlap,
     check_num_records,
     check_plan,
     check_spec_query_len,
@@ -112,6 +113,7 @@ def _commit_state(
     check_layers("key_gates", num_key_gate_layers, key_gate_addresses, num_layers, device)
     for name, tensor in (("checkpoint_states", state), ("corrections", correction), ("key_gates", key_gate)):
         check_dense_after(name, tensor, 0)
+    check_no_overlap("checkpoint_states", state)
     num_rows = check_plan(tensors[10:], None, device)
     check_num_records("corrections", num_records, num_slots if by_slot else num_rows, by_slot)
     check_gate(A_log, dt_bias, (num_layers, num_heads), key_dim, device)

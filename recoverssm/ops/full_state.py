@@ -9,6 +9,7 @@ from recoverssm.checks import (
     INT32,
     check_dense_after,
     check_layer,
+    check_no_overlap,
     check_out,
     check_row_vector,
     check_spec_query_len,
@@ -78,6 +79,7 @@ def full_state_verify(
 def _full_state_verify(tensors: Sequence[TensorMeta], lower_bound: float | None) -> KernelLaunch | None:
     q, k, v, raw_gate, raw_beta, _, _, state, out, query_start_loc, state_indices, num_accepted = tensors
     check_layer(tensors[:8], "state_pool")
+    check_no_overlap("state_pool", state)
     check_tensor("state_indices", state_indices, "N T", (None, None), INT32, q.device)
     check_dense_after("state_indices", state_indices, 0)
     num_rows, spec_query_len = state_indices.shape
