@@ -180,7 +180,7 @@ def tiled_launch(
         (request_heads * (value_dim // tile["BV"]), num_layers),
         state.device,
         scalars=(lower_bound or 0.0, *scalars),
-        constants=shape | {"enable_fp_fusion": True} | tile | _overlap(forms[row.form], enable_pdl) | constants,
+        constants=shape | tile | _overlap(forms[row.form], enable_pdl) | constants,
     )
 
 

@@ -21,6 +21,8 @@ from recoverssm.types import Device, PlannedDevice
 
 INTERPRETED: bool = knobs.runtime.interpret  # decided at import, as @triton.jit does
 VERSION = tuple(int(part) for part in triton.__version__.split(".")[:2])
+TESTED = {(3, 6)}
+"""Where direct launches and our Gluon kernels ran on a card. Others go through Triton and take portable kernels."""
 
 _Direct = Callable[[int, tuple[int, ...]], None]  # takes a stream and the addresses of the tensors
 
@@ -47,7 +49,8 @@ class KernelLaunch:
         scalars: tuple[float, ...] = (),
         constants: Mapping[str, Any],
     ) -> None:
-        self.kernel, self.grid, self.scalars, self.constants = kernel, grid, scalars, constants
+        self.kernel, self.grid, self.scalars = kernel, grid, scalars
+        self.constants = {"enable_fp_fusion": True, **constants}  # off by default from Triton 3.10 on
         self._device_index = device.index if isinstance(device, torch.device) and device.type == "cuda" else None
         self._is_planned = isinstance(device, PlannedDevice)
         self._direct: _Direct | None = None
@@ -106,20 +109,29 @@ def _calls(hook: Any) -> Any:
 
 
 def _direct_launch(compiled: Any, launch: KernelLaunch, num_tensors: int) -> _Direct | None:
-    """Triton 3.6's last step alone: the C function that it builds for each signature. None elsewhere."""
-    if VERSION != (3, 6) or compiled is None or compiled.metadata.target.backend != "cuda":
+    """Triton's last step alone, a C function; None where it is not known or would not do."""
+    if VERSION not in TESTED or compiled is None or compiled.metadata.target.backend != "cuda":
         return None
     launcher = compiled.run
-    if launcher.global_scratch_size or launcher.profile_scratch_size:
-        return None  # memory that Triton allocates for each launch
+    if launcher.global_scratch_size or launcher.profile_scratch_size or getattr(launcher, "gsan_enabled", False):
+        return None  # memory that Triton allocates for each launch, or arguments that it adds
     begin = partial(launcher.launch, *(*launch.grid, 1, 1)[:3])
-    no_scratch, no_hooks = (None, None), (None, None, None)
     attributes = (launcher.launch_cooperative_grid, launcher.launch_pdl)
-    fixed = (compiled.function, *attributes, *no_scratch, compiled.packed_metadata, *no_hooks)
+    no_scratch, no_hooks = (None, None), (None, None, None)
     names = launch.kernel.arg_names[num_tensors + len(launch.scalars) :]
     rest = (*launch.scalars, *(launch.constants[name] for name in names))
 
-    def direct(stream: int, addresses: tuple[int, ...]) -> None:
-        begin(stream, *fixed, *addresses, *rest)
+    if VERSION == (3, 6):  # a function for each signature
+        before: tuple[Any, ...] = (*attributes, *no_scratch, compiled.packed_metadata, *no_hooks)
 
-    return direct
+        def direct(stream: int, addresses: tuple[int, ...]) -> None:
+            begin(stream, compiled.function, *before, *addresses, *rest)
+
+    else:  # one function, which is told the signature
+        signature = (launcher.arg_annotations, launcher.kernel_signature)
+        before = (*attributes, compiled.packed_metadata, *no_hooks, *no_scratch, *signature)
+
+        def direct(stream: int, addresses: tuple[int, ...]) -> None:
+            begin(stream, compiled.function, *before, (*addresses, *rest))
+
+    return direct  # keeps the compiled kernel, which unloads itself when nobody does

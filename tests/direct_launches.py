@@ -12,34 +12,45 @@ from unittest.mock import patch
 import torch
 import triton
 from triton.backends.compiler import GPUTarget
+from triton.backends.nvidia.driver import CudaLauncher
 from triton.runtime import driver
 
 from recoverssm import CaptureError, CommitPlan, GateParams, Records, checks, commit_plan, launch, triton_compat, verify
 from recoverssm.triton_compat import KernelLaunch
 
+LAUNCH_METADATA_AT = 10 if triton.__version__.startswith("3.6.") else 8  # in the arguments of the C function
 reached = []
 
 
-class Launcher:
-    """As Triton 3.6's: called by Triton, it calls ``launch`` with some more arguments."""
+class Launcher(CudaLauncher):
+    """Triton's own, with a stand-in for the C function that it calls with some more arguments."""
 
     global_scratch_size = profile_scratch_size = 0
-    launch_cooperative_grid = False
+    global_scratch_align = profile_scratch_align = num_ctas = 1
+    launch_cooperative_grid = gsan_enabled = False
+    arg_annotations, kernel_signature = "annotations", "signature"
     by_triton = 0
 
     def __init__(self, source, metadata):
         self.launch_pdl = metadata.launch_pdl
 
     def launch(self, *arguments):
-        values = [a.data_ptr() if isinstance(a, torch.Tensor) else a for a in arguments]
-        *_, launch_metadata, enter_hook, _ = arguments[:13]
+        at = LAUNCH_METADATA_AT  # and two hooks after it, which Triton alone passes
+        launch_metadata, enter_hook, _ = arguments[at : at + 3]
         if enter_hook is not None:
             enter_hook(launch_metadata)
-        reached.append([*values[:10], *values[13:]])
+        reached.append(values([*arguments[:at], *arguments[at + 3 :]]))
 
-    def __call__(self, x, y, z, stream, function, *rest):
+    def __call__(self, *arguments):
         Launcher.by_triton += 1
-        self.launch(x, y, z, stream, function, self.launch_cooperative_grid, self.launch_pdl, None, None, *rest)
+        super().__call__(*arguments)
+
+
+def values(arguments):
+    """Addresses instead of tensors."""
+    return [
+        a.data_ptr() if isinstance(a, torch.Tensor) else values(a) if isinstance(a, tuple) else a for a in arguments
+    ]
 
 
 class Driver:

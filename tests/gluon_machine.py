@@ -258,6 +258,9 @@ class Machine:
         self.copies[-1].append((memory, self._read(pointer, lanes, np.zeros(pointer.shape, memory.data.dtype))))
         memory.data[...] = encode(poison(shape, dtype), dtype)
 
+    do_async_load = _cp_async  # from Triton 3.9 on
+    do_reinterpret = do__reinterpret = staticmethod(SharedMemory.reinterpret)
+
     def do_commit_group(self) -> None:
         self.copies.append([])
 

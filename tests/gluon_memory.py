@@ -144,7 +144,7 @@ class SharedMemory:
     def reshape(self, shape: Sequence[int]) -> SharedMemory:
         return self._view(self.data.reshape(shape))
 
-    def _reinterpret(self, dtype: tl.dtype, shape: Sequence[int], layout: Any) -> SharedMemory:
+    def reinterpret(self, dtype: tl.dtype, shape: Sequence[int], layout: Any) -> SharedMemory:
         raw = np.dtype(RAW[dtype.name])
         if (raw.itemsize, shape[-1]) != (self.data.itemsize, self.shape[-1]) and not (
             _is_plain(self.layout) and _is_plain(layout)

@@ -17,6 +17,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from recoverssm.kernels.gluon_compat import async_load, thread_barrier
 from tests.gluon_interpreter import Emulated, MemoryFault, run
 
 
@@ -105,7 +106,7 @@ def _transpose_kernel(x_ptr, y_ptr, SIZE: gl.constexpr):
     memory = gl.allocate_shared_memory(gl.float32, [2, SIZE, SIZE], shared)
     for i in range(2):
         memory.index(i).store(gl.load(x_ptr + i * SIZE * SIZE + offsets))
-    gl.thread_barrier()
+    thread_barrier()
     for i in gl.static_range(2):
         gl.store(y_ptr + i * SIZE * SIZE + offsets, memory.index(i).permute([1, 0]).load(layout))
 
@@ -206,7 +207,7 @@ def _async_copy_kernel(x_ptr, y_ptr, SIZE: gl.constexpr, WAIT: gl.constexpr):
     layout: gl.constexpr = gl.BlockedLayout([4], [32], [1], [0])
     offs = gl.arange(0, SIZE, layout=layout)
     memory = gl.allocate_shared_memory(gl.float32, [SIZE], gl.SwizzledSharedLayout(1, 1, 1, [0]))
-    async_copy.async_copy_global_to_shared(memory, x_ptr + offs, mask=offs < SIZE // 2)
+    async_load(memory, x_ptr + offs, mask=offs < SIZE // 2)
     async_copy.commit_group()
     if WAIT:
         async_copy.wait_group(0)

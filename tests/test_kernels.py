@@ -21,6 +21,8 @@ KERNELS = {
     "align_plan": "_align_plan_kernel",
     "conv": "_compact_conv_kernel",
 }
+RENAMED = ("gl.thread_barrier", "gl.barrier", "async_copy_global_to_shared", "._reinterpret", ".reinterpret")
+"""Gluon's, before or after Triton 3.9."""
 
 
 def cache_keys(order):
@@ -42,3 +44,10 @@ def test_a_kernels_cache_key_does_not_depend_on_what_was_launched_before(first):
     others = [stem for stem in KERNELS if stem != first]
 
     assert cache_keys([first, *others]) == cache_keys(list(KERNELS))
+
+
+@pytest.mark.parametrize("stem", KERNELS)
+def test_names_that_differ_between_versions_of_triton_come_from_one_module(stem):
+    source = (ROOT / f"recoverssm/kernels/{stem}.py").read_text()
+
+    assert [name for name in RENAMED if name in source] == []

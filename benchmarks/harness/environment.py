@@ -70,7 +70,7 @@ def collect_environment(device: int | None = None, *, nvml: Any = None) -> Envir
         python=platform.python_version(),
         torch=str(torch.__version__),
         triton=ask(missing, "triton", lambda: metadata.version("triton")),
-        ptxas=ask(missing, "ptxas", _ptxas_version),
+        ptxas=ask(missing, "ptxas", partial(_ptxas_version, properties)),
         harness=HARNESS_VERSION,
         cpu_model=ask(missing, "cpu_model", _cpu_model),
         os_kernel=platform.release(),
@@ -188,13 +188,12 @@ def _on_off(mode: int) -> str:
     return "enabled" if mode else "disabled"
 
 
-def _ptxas_version() -> str:
-    """Of the assembler that Triton calls, which may differ from the one of the CUDA toolkit."""
-    from triton import knobs
+def _ptxas_version(properties: Any) -> str:
+    """Of the assembler that Triton calls for this card, which may differ from the one of the CUDA toolkit."""
+    from triton.backends.nvidia.compiler import get_ptxas
 
-    printed = subprocess.run(
-        [knobs.nvidia.ptxas.path, "--version"], check=True, capture_output=True, text=True, timeout=60
-    ).stdout
+    ptxas = get_ptxas(0 if properties is None else 10 * properties.major + properties.minor).path
+    printed = subprocess.run([ptxas, "--version"], check=True, capture_output=True, text=True, timeout=60).stdout
     version = re.search(r"V(\d+(?:\.\d+)+)", printed)
     return _known(version and version.group(1), f"ptxas prints no version: {printed[-80:]!r}")
 

@@ -20,6 +20,7 @@ from types import SimpleNamespace
 import triton
 from triton import knobs
 from triton.backends.compiler import GPUTarget
+from triton.backends.nvidia.compiler import get_ptxas
 from triton.runtime import driver
 
 from .cubin import Examined, Tools, examine
@@ -193,9 +194,10 @@ def _write(path: Path, examined: Examined) -> None:
 
 
 def _ptxas(arch: str) -> Path | None:
-    if arch_number(arch) >= 100 and "ptxas_blackwell" in vars(type(knobs.nvidia)):
-        return _tool("ptxas_blackwell")
-    return _tool("ptxas")
+    """From Triton 3.9 on, the one named for Blackwell assembles for Hopper too."""
+    with suppress(RuntimeError):  # it is missing
+        return Path(get_ptxas(arch_number(arch)).path)
+    return None
 
 
 def _tool(name: str) -> Path | None:

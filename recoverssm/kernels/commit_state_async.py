@@ -10,7 +10,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
 
 from recoverssm.kernels.gate import log_decay
-from recoverssm.kernels.gluon_compat import thread_barrier
+from recoverssm.kernels.gluon_compat import async_load, reinterpret, thread_barrier
 
 
 @gluon.jit
@@ -104,11 +104,11 @@ def _commit_state_async_kernel(
     correction_ptr += record * correction_row_stride + pid_h * T * V + pid_v * BV
     tokens = TP - 1 - gl.arange(0, TP, layout=gl.SliceLayout(1, TOKEN_K))[:, None]
     record_ptrs = key_gate_ptr + tokens * 2 * K + gl.arange(0, K, layout=gl.SliceLayout(0, TOKEN_K))[None, :]
-    async_copy.async_copy_global_to_shared(raw_gates_smem, record_ptrs + 3 * K, mask=tokens + 1 < commit_len)
-    async_copy.async_copy_global_to_shared(raw_keys_smem, record_ptrs, mask=tokens < commit_len)
+    async_load(raw_gates_smem, record_ptrs + 3 * K, mask=tokens + 1 < commit_len)
+    async_load(raw_keys_smem, record_ptrs, mask=tokens < commit_len)
     tokens = TP - 1 - gl.arange(0, TP, layout=gl.SliceLayout(1, TOKEN_V))[:, None]
     correction_ptrs = correction_ptr + tokens * V + gl.arange(0, BV, layout=gl.SliceLayout(0, TOKEN_V))[None, :]
-    async_copy.async_copy_global_to_shared(raw_corrections_smem, correction_ptrs, mask=tokens < commit_len)
+    async_load(raw_corrections_smem, correction_ptrs, mask=tokens < commit_len)
     async_copy.commit_group()
     # The state and what else there is to registers.
     channels = gl.arange(0, K, layout=gl.SliceLayout(0, CHANNELS))
@@ -143,8 +143,8 @@ def _commit_state_async_kernel(
     inverse_norm = gl.convert_layout(inverse_norm, gl.SliceLayout(1, TOKEN_V))
     corrections_smem.store(raw_corrections_smem.load(TOKEN_V) * inverse_norm[:, None])
     thread_barrier()
-    keys_smem = keys_smem._reinterpret(gl.float32, [TP, K], LINEAR)
-    corrections_smem = corrections_smem._reinterpret(gl.float32, [TP, BV], LINEAR)
+    keys_smem = reinterpret(keys_smem, gl.float32, [TP, K], LINEAR)
+    corrections_smem = reinterpret(corrections_smem, gl.float32, [TP, BV], LINEAR)
 
     final_ptr = state_ptr + final_slot * state_slot_stride
     decay = decay_smem.load(IN_K)

@@ -8,7 +8,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from recoverssm.kernels.gate import log_decay
-from recoverssm.kernels.gluon_compat import thread_barrier
+from recoverssm.kernels.gluon_compat import reinterpret, thread_barrier
 
 
 @gluon.jit
@@ -108,14 +108,14 @@ def _full_state_staged_kernel(
     query = query * (gl.rsqrt(gl.sum(query * query, axis=1) + 1e-6)[:, None] * query_scale)
     decay = gl.exp(log_decay(raw_gate.to(gl.float32), dt_bias, gate_scale, lower_bound, BOUNDED))
     beta = 1.0 / (1.0 + gl.exp(-raw_beta))
-    keys = gl.allocate_shared_memory(gl.float32, [BT, K], flat2, key)._reinterpret(gl.float32, [BT, 1, K], flat2)
-    queries = gl.allocate_shared_memory(gl.float32, [BT, K], flat2, query)._reinterpret(gl.float32, [BT, 1, K], flat2)
-    decays = gl.allocate_shared_memory(gl.float32, [BT, K], flat2, decay)._reinterpret(gl.float32, [BT, 1, K], flat2)
+    keys = reinterpret(gl.allocate_shared_memory(gl.float32, [BT, K], flat2, key), gl.float32, [BT, 1, K], flat2)
+    queries = reinterpret(gl.allocate_shared_memory(gl.float32, [BT, K], flat2, query), gl.float32, [BT, 1, K], flat2)
+    decays = reinterpret(gl.allocate_shared_memory(gl.float32, [BT, K], flat2, decay), gl.float32, [BT, 1, K], flat2)
     values = gl.allocate_shared_memory(gl.float32, [BT, BV], flat2, value.to(gl.float32))
-    values = values._reinterpret(gl.float32, [BT, BV, 1], flat2)
-    betas = gl.allocate_shared_memory(gl.float32, [BT], flat, beta)._reinterpret(gl.float32, [BT, 1, 1], flat2)
+    values = reinterpret(values, gl.float32, [BT, BV, 1], flat2)
+    betas = reinterpret(gl.allocate_shared_memory(gl.float32, [BT], flat, beta), gl.float32, [BT, 1, 1], flat2)
     overlap = gl.sum(key * query, axis=1)
-    overlaps = gl.allocate_shared_memory(gl.float32, [BT], flat, overlap)._reinterpret(gl.float32, [BT, 1, 1], flat2)
+    overlaps = reinterpret(gl.allocate_shared_memory(gl.float32, [BT], flat, overlap), gl.float32, [BT, 1, 1], flat2)
 
     state = loaded.to(gl.float32)
     staged = (keys, queries, decays, values, betas, overlaps)

@@ -1,15 +1,16 @@
 """Gluon's names that differ between Triton versions: everything else in Gluon kernels is the same in all of them."""
 
 import torch
-import triton
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.ampere import mma_v2
+from triton.experimental.gluon.language.nvidia.ampere import async_copy, mma_v2
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-__all__ = ["IS_TESTED", "gdc_launch_dependents", "gdc_wait", "mma_tf32", "thread_barrier"]
+from recoverssm.triton_compat import TESTED, VERSION
 
-IS_TESTED: bool = triton.__version__.split(".")[:2] == ["3", "6"] and torch.version.hip is None
+__all__ = ["IS_TESTED", "async_load", "gdc_launch_dependents", "gdc_wait", "mma_tf32", "reinterpret", "thread_barrier"]
+
+IS_TESTED: bool = VERSION in TESTED and torch.version.hip is None
 """Whether our Gluon kernels ran on NVIDIA's GPUs with this Triton version; elsewhere ops take their portable forms."""
 
 
@@ -21,3 +22,9 @@ def mma_tf32(a, b, acc):
 
 thread_barrier = getattr(gl, "thread_barrier", None) or gl.barrier
 """Waits for all threads of a program, and makes what they wrote to shared memory visible to each other."""
+
+async_load = getattr(async_copy, "async_load", None) or async_copy.async_copy_global_to_shared
+"""Begins to copy what ``pointer`` points to, where ``mask`` is true, to shared memory."""
+
+reinterpret = getattr(gl.shared_memory_descriptor, "reinterpret", None) or gl.shared_memory_descriptor._reinterpret
+"""Another view of shared memory: reinterpret(memory, dtype, shape, layout)."""

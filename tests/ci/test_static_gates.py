@@ -24,11 +24,7 @@ PLANTS = {  # file below recoverssm/, what stands there, what is put there
         "    row = tl.program_id(0)\n    tl.debug_barrier()\n",
     ),
     "narrow loads": ("ops/conv.py", '"ALIGNED": aligned', '"ALIGNED": False'),
-    "a spill": (
-        "launch.py",
-        '{"enable_fp_fusion": True} | tile',
-        '{"enable_fp_fusion": True} | tile | {"maxnreg": 64}',
-    ),
+    "a spill": ("launch.py", "constants=shape | tile", 'constants=shape | tile | {"maxnreg": 64}'),
     "a lost dot": ("ops/verify.py", "return gluon_compat.IS_TESTED and is_sized", "return False and is_sized"),
     "a second launch": (
         "committer.py",
