@@ -189,6 +189,21 @@ def check_plan(plan: Sequence[TensorMeta], num_rows: int | None, device: Device)
     return num_rows
 
 
+def check_boundaries(name: str, boundaries: Sequence[TensorMeta], num_rows: int, device: Device) -> int:
+    """Check lens and slots of boundaries, of ``num_rows`` rows, and return how many a row has.
+
+    Raises:
+        ShapeError, DtypeError, StrideError, DeviceError.
+    """
+    lens, slots = boundaries
+    check_tensor(f"{name}.lens", lens, "N J", (num_rows, None), INT32, device)
+    num_boundaries = lens.shape[1]
+    check_tensor(f"{name}.slots", slots, "N J", (num_rows, num_boundaries), INT32, device)
+    check_dense_after(f"{name}.lens", lens, -1)
+    check_dense_after(f"{name}.slots", slots, -1)
+    return num_boundaries
+
+
 def check_records(
     correction: TensorMeta,
     key_gate: TensorMeta,

@@ -149,6 +149,7 @@ def tiled_launch(
     *scalars: float,
     aligned: bool,
     num_layers: int = 1,
+    num_absent: int = 0,
     enable_pdl: bool = False,
     **constants: Any,
 ) -> KernelLaunch:
@@ -160,6 +161,7 @@ def tiled_launch(
     Args:
         lower_bound: of the gate, the kernel's first scalar; None for the unbounded form. ``scalars`` follow.
         aligned: as in ``Problem``.
+        num_absent: how many of the kernel's tensors, its last ones, this launch lacks.
         enable_pdl: begin while the kernel before is still running. The row is that of any other launch.
         constants: what this op's kernels have beyond those that all such kernels have.
     Raises:
@@ -179,7 +181,7 @@ def tiled_launch(
         forms[row.form].kernel,
         (request_heads * (value_dim // tile["BV"]), num_layers),
         state.device,
-        scalars=(lower_bound or 0.0, *scalars),
+        scalars=(*(None,) * num_absent, lower_bound or 0.0, *scalars),
         constants=shape | tile | _overlap(forms[row.form], enable_pdl) | constants,
     )
 

@@ -31,7 +31,8 @@ class KernelLaunch:
     """One kernel with all that a launch needs but tensors; ``@triton.jit`` and ``@gluon.jit`` alike.
 
     Args:
-        kernel: takes tensors first, then ``scalars``, then compile-time constants.
+        kernel: takes tensors first, then ``scalars``, then compile-time constants. A scalar None is a tensor that the
+            launch lacks: it is compiled as if the kernel took no such argument.
         grid: one to three numbers of programs.
         device: of the tensors; need not be the current one. On one that is only planned for, launching does nothing.
         constants: by name, every compile-time parameter, and options such as num_warps.
@@ -46,7 +47,7 @@ class KernelLaunch:
         grid: tuple[int, ...],
         device: Device,
         *,
-        scalars: tuple[float, ...] = (),
+        scalars: tuple[float | None, ...] = (),
         constants: Mapping[str, Any],
     ) -> None:
         self.kernel, self.grid, self.scalars = kernel, grid, scalars

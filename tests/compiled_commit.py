@@ -15,7 +15,7 @@ from triton.runtime import driver
 from recoverssm.kernels.commit_state_async import _commit_state_async_kernel
 
 
-def compiled(arch, state_dtype, constants):
+def compiled(arch, state_dtype, num_boundaries, constants):
     driver.set_active(
         SimpleNamespace(
             get_current_target=lambda: GPUTarget("cuda", arch, 32),
@@ -26,13 +26,14 @@ def compiled(arch, state_dtype, constants):
     table, plan, gate = (torch.zeros(4, dtype=dtype) for dtype in (torch.int64, torch.int32, torch.float32))
     state, key_gate = torch.zeros(4, dtype=state_dtype), torch.zeros(4, dtype=torch.bfloat16)
     shape = {"H": 12, "T": 8, "K": 128, "V": 128, "BOUNDED": True, "BY_SLOT": False, "ALIGNED": True}
-    shape["enable_fp_fusion"] = True
-    tensors = (*[table] * 6, state, key_gate, gate, gate, plan, plan, plan)
+    shape |= {"J": num_boundaries, "enable_fp_fusion": True}
+    boundaries = (plan, plan) if num_boundaries else (None, None)
+    tensors = (*[table] * 6, state, key_gate, gate, gate, plan, plan, plan, *boundaries)
     return _commit_state_async_kernel.run(*tensors, -5.0, grid=(1,), warmup=True, **shape, **constants)
 
 
 found = []
-for arch, dtype, constants in json.loads(sys.argv[1]):
-    ptx = compiled(arch, getattr(torch, dtype), constants).asm["ptx"]
+for arch, dtype, *rest in json.loads(sys.argv[1]):
+    ptx = compiled(arch, getattr(torch, dtype), *rest).asm["ptx"]
     found.append([len(re.findall(rf"\b{op}\.global\S*\.v4\.b32", ptx)) for op in ("ld", "st")])
 json.dump(found, sys.stdout)

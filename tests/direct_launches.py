@@ -15,7 +15,20 @@ from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia.driver import CudaLauncher
 from triton.runtime import driver
 
-from recoverssm import CaptureError, CommitPlan, GateParams, Records, checks, commit_plan, launch, triton_compat, verify
+from recoverssm import (
+    Boundaries,
+    CaptureError,
+    CommitPlan,
+    GateParams,
+    LayerTable,
+    Records,
+    checks,
+    commit_plan,
+    compact_conv,
+    launch,
+    triton_compat,
+    verify,
+)
 from recoverssm.triton_compat import KernelLaunch
 
 LAUNCH_METADATA_AT = 10 if triton.__version__.startswith("3.6.") else 8  # in the arguments of the C function
@@ -113,6 +126,14 @@ def verify_calls():
             yield lambda a=arguments, o=out: verify(*a, out=o)
 
 
+def conv_calls():
+    """With boundaries and without, where the launch lacks two of the kernel's tensors."""
+    table = LayerTable.of("conv_states", [torch.zeros(2, 6, 24, dtype=torch.bfloat16)])
+    rows, boundaries = torch.zeros(1, dtype=torch.int32), torch.zeros((2, 1, 1), dtype=torch.int32)
+    for crossed in (None, Boundaries(*boundaries.unbind())):
+        yield lambda b=crossed: compact_conv(table, CommitPlan(rows, rows, rows), conv_width=4, boundaries=b)
+
+
 def chained_verify_calls():
     """Of the form for sm_90: the second begins while the first is still running."""
     x = torch.zeros(4, 1, 128, dtype=torch.bfloat16)
@@ -182,7 +203,7 @@ def captures():
 def run():
     """For every call: what Triton's own path passed, then what the next call passed, and who launched."""
     found = []
-    for call in (*plan_calls(), *verify_calls(), *chained_verify_calls()):
+    for call in (*plan_calls(), *verify_calls(), *conv_calls(), *chained_verify_calls()):
         reached.clear()
         Launcher.by_triton = 0
         call()

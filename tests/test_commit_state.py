@@ -35,7 +35,7 @@ def fill_records(window):
         )
 
 
-def run_commit(window, plan):
+def run_commit(window, plan, boundaries=None):
     commit_state(
         LayerTable.of("checkpoint_states", window.checkpoint_states),
         LayerTable.of("corrections", [r.correction for r in window.records]),
@@ -43,12 +43,13 @@ def run_commit(window, plan):
         plan,
         window.gate,
         by_slot=window.case.by_slot,
+        boundaries=boundaries,
     )
 
 
-def expect_commit(window, plan):
+def expect_commit(window, plan, boundaries=None):
     states = [float64_twin(state) for state in window.checkpoint_states]
-    reference.commit_state(states, window.records, plan, window.gate)
+    reference.commit_state(states, window.records, plan, window.gate, boundaries=boundaries)
     return states
 
 

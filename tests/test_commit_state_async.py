@@ -41,19 +41,23 @@ def problem(**changed):
     return Problem("commit_state", **{"arch": 90, "state_dtype": torch.float32, "aligned": True} | sizes | changed)
 
 
-def commit(window, plan, monkeypatch):
-    """The op, in the form "async" wherever it runs."""
+def use_async(monkeypatch, device, states, records):
+    """From here on the op takes the form "async" on these pools, wherever it runs."""
+    if device == "cpu":
+        tables = [t for r in records for t in (r.correction, r.key_gate)]
+        emulated = Emulated(_commit_state_async_kernel, memory=[*states, *tables])
+        monkeypatch.setitem(FORMS, "async", FORMS["async"]._replace(kernel=emulated))
+        monkeypatch.setattr("recoverssm.launch.device_arch", lambda device: 90)
+        monkeypatch.setattr(module(), "_commit_state", Prepared(module()._commit_state.prepare))
+    else:
+        asked = problem(arch=device_arch(torch.device(device, 0)), state_dtype=states[0].dtype)
+        assert select(asked, FORMS).form == "async"
+
+
+def commit(window, plan, monkeypatch, boundaries=None):
     with monkeypatch.context() as patch:
-        if window.device == "cpu":
-            tables = [t for r in window.records for t in (r.correction, r.key_gate)]
-            emulated = Emulated(_commit_state_async_kernel, memory=[*window.checkpoint_states, *tables])
-            patch.setitem(FORMS, "async", FORMS["async"]._replace(kernel=emulated))
-            patch.setattr("recoverssm.launch.device_arch", lambda device: 90)
-            patch.setattr(module(), "_commit_state", Prepared(module()._commit_state.prepare))
-        else:
-            asked = problem(arch=device_arch(torch.device(window.device, 0)), state_dtype=window.case.state_dtype)
-            assert select(asked, FORMS).form == "async"
-        run_commit(window, plan)
+        use_async(patch, window.device, window.checkpoint_states, window.records)
+        run_commit(window, plan, boundaries)
 
 
 def make_window(case, device, gate="mixed", seed=0, std=1.0):
@@ -69,7 +73,7 @@ def make_window(case, device, gate="mixed", seed=0, std=1.0):
     return window
 
 
-def magnitudes(window, plan):
+def magnitudes(window, plan, boundaries=None):
     """|D S| + sum |u k|, float64: what the sum's terms would add up to if none cancelled another."""
     key_dim = window.case.key_dim
     states = [state.double().abs() for state in window.checkpoint_states]
@@ -81,7 +85,7 @@ def magnitudes(window, plan):
         )
         for record in window.records
     ]
-    reference.commit_state(states, records, plan, window.gate)
+    reference.commit_state(states, records, plan, window.gate, boundaries=boundaries)
     return states
 
 
@@ -245,13 +249,18 @@ def test_misaligned_pools_of_its_size_match_reference(device):
 
 def test_it_compiles_for_every_card_with_loads_and_stores_of_16_bytes(tmp_path):
     """Without a GPU; pointers out of a table lose their alignment easily, and half the bandwidth with it."""
-    rows = [row for row in load_table() if (row.op, row.form) == ("commit_state", "async")]
-    launches = [(row.arch or 103, str(row.state_dtype).removeprefix("torch."), dict(row.constants)) for row in rows]
+    launches = [
+        (row.arch or 103, str(row.state_dtype).removeprefix("torch."), num_boundaries, dict(row.constants))
+        for op, num_boundaries in (("commit_state", 0), ("commit_boundaries", 1))
+        for row in load_table()
+        if (row.op, row.form) == (op, "async")
+    ]
     env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     env |= {"PYTHONPATH": str(ROOT), "TRITON_CACHE_DIR": str(tmp_path)}
     program = [sys.executable, "-m", "tests.compiled_commit", json.dumps(launches)]
     done = subprocess.run(program, cwd=ROOT, env=env, check=True, text=True, capture_output=True)
 
-    for (_, dtype, tile), found in zip(launches, json.loads(done.stdout), strict=True):
+    for (_, dtype, num_boundaries, tile), found in zip(launches, json.loads(done.stdout), strict=True):
         num_bytes = tile["BV"] * 128 * getattr(torch, dtype).itemsize
-        assert found == [num_bytes // 16 // (32 * tile["num_warps"])] * 2
+        num_loads = num_bytes // 16 // (32 * tile["num_warps"])
+        assert found == [num_loads, num_loads * (1 + num_boundaries)]

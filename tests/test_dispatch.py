@@ -14,6 +14,7 @@ from recoverssm import (
     AlignInputs,
     AlignPlan,
     ArgumentError,
+    Boundaries,
     CommitContext,
     CommitPlan,
     DeviceError,
@@ -101,13 +102,19 @@ def commit_state_call():
         "key_gates": LayerTable.of("key_gates", [records.key_gate for records in window.records]),
         "plan": window.plan([1, 1, 1]),
         "gate": window.gate,
+        "boundaries": boundaries_of([2, 4, 6]),
     }
+
+
+def boundaries_of(slots):
+    """One for each row, after its first token."""
+    return Boundaries(int32([[1] for _ in slots], "cpu"), int32([[slot] for slot in slots], "cpu"))
 
 
 def conv_call():
     plan = CommitPlan(int32([2, 3], "cpu"), *(int32([1, 2], "cpu") for _ in range(2)))
-    windows = torch.arange(3.0 * 6 * 24).view(3, 6, 24)
-    return {"conv_states": LayerTable.of("conv", [windows]), "plan": plan, "conv_width": 4}
+    windows = LayerTable.of("conv", [torch.arange(5.0 * 6 * 24).view(5, 6, 24)])
+    return {"conv_states": windows, "plan": plan, "conv_width": 4, "boundaries": boundaries_of([3, 4])}
 
 
 OPS = {

@@ -23,7 +23,12 @@ from recoverssm.ops.commit_state import FORMS as COMMIT_STATE
 from recoverssm.ops.full_state import FORMS as FULL_STATE
 from recoverssm.ops.verify import FORMS as VERIFY
 
-FORMS = {"verify": VERIFY, "full_state_verify": FULL_STATE, "commit_state": COMMIT_STATE}
+FORMS = {
+    "verify": VERIFY,
+    "full_state_verify": FULL_STATE,
+    "commit_state": COMMIT_STATE,
+    "commit_boundaries": COMMIT_STATE,
+}
 
 ROW = """
 [[row]]

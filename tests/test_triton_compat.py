@@ -27,8 +27,8 @@ def direct_launches(*options):
 def test_a_direct_launch_passes_what_triton_would():
     found = direct_launches()
 
-    assert len(found) == 15
-    assert [launch["launch_pdl"] for launch in found] == [False] * 14 + [True]
+    assert len(found) == 17
+    assert [launch["launch_pdl"] for launch in found] == [False] * 16 + [True]
     for launch in found:
         assert launch["same"]
         assert launch["stream"] == 70  # of the tensors' device, which was not always the current one

@@ -115,7 +115,7 @@ def specialise(launch: KernelLaunch, tensors: Sequence[Tensor]) -> str:
     pointers = [
         f"*{_POINTERS[tensor.dtype]}" + (":16" if tensor.data_ptr() % ALIGNMENT == 0 else "") for tensor in tensors
     ]
-    return " ".join([*pointers, *map(_scalar, launch.scalars)])
+    return " ".join([*pointers, *(_scalar(scalar) for scalar in launch.scalars if scalar is not None)])
 
 
 def _scalar(value: float) -> str:

@@ -7,6 +7,25 @@ from recoverssm.kernels.recurrence import kda_decay, key_offsets, l2_normalised
 
 
 @triton.jit
+def _folded(
+    state,
+    key_gate_ptrs,
+    correction_ptrs,
+    dt_bias,
+    gate_scale,
+    lower_bound,
+    K: tl.constexpr,
+    BOUNDED: tl.constexpr,
+):
+    """The state after one token more, whose key, raw gate and correction the pointers name."""
+    key = l2_normalised(tl.load(key_gate_ptrs).to(tl.float32))
+    raw_gate = tl.load(key_gate_ptrs + K).to(tl.float32)
+    correction = tl.load(correction_ptrs)
+    decay = kda_decay(raw_gate, dt_bias, gate_scale, lower_bound, BOUNDED)
+    return state * decay[None, :, :] + correction[:, None, None] * key[None, :, :]
+
+
+@triton.jit
 def _commit_state_kernel(
     state_addresses_ptr,
     correction_addresses_ptr,
@@ -21,6 +40,8 @@ def _commit_state_kernel(
     commit_lens_ptr,
     source_slots_ptr,
     final_slots_ptr,
+    boundary_lens_ptr,
+    boundary_slots_ptr,
     lower_bound,
     H: tl.constexpr,
     T: tl.constexpr,
@@ -32,10 +53,11 @@ def _commit_state_kernel(
     BY_SLOT: tl.constexpr,  # records go by source slot, not by row
     NUM_STAGES: tl.constexpr,
     ALIGNED: tl.constexpr,
+    J: tl.constexpr,
 ):
     """One program handles BV value rows of one head of one speculative row of one layer.
 
-    ``*_type_ptr`` are tensors of layer 0; only their element types are used.
+    ``*_type_ptr`` are tensors of layer 0; only their element types are used. With J = 0 boundaries are None.
     """
     pid = tl.program_id(0)
     layer = tl.program_id(1)
@@ -73,11 +95,28 @@ def _commit_state_kernel(
     correction_ptrs = correction_ptr + record * correction_row_stride + pid_h * T * V + offs_v
     key_gate_ptrs = key_gate_ptr + record * key_gate_row_stride + pid_h * T * 2 * K + offs_k
 
-    for t in tl.range(commit_len, num_stages=NUM_STAGES):
-        key = l2_normalised(tl.load(key_gate_ptrs + t * 2 * K).to(tl.float32))
-        raw_gate = tl.load(key_gate_ptrs + t * 2 * K + K).to(tl.float32)
-        correction = tl.load(correction_ptrs + t * V)
-        decay = kda_decay(raw_gate, dt_bias, gate_scale, lower_bound, BOUNDED)
-        state = state * decay[None, :, :] + correction[:, None, None] * key[None, :, :]
+    first = 0
+    if J > 0:
+        for j in range(J):
+            length = tl.minimum(tl.load(boundary_lens_ptr + row * J + j), commit_len)
+            slot = tl.load(boundary_slots_ptr + row * J + j).to(tl.int64)
+            for t in tl.range(first, length, num_stages=NUM_STAGES):
+                state = _folded(
+                    state,
+                    key_gate_ptrs + t * 2 * K,
+                    correction_ptrs + t * V,
+                    dt_bias,
+                    gate_scale,
+                    lower_bound,
+                    K,
+                    BOUNDED,
+                )
+            if (length > 0) & (slot > 0) & (slot != final_slot):
+                tl.store(tile_ptrs + slot * state_slot_stride, state.to(state_type_ptr.dtype.element_ty))
+            first = tl.maximum(first, length)
+    for t in tl.range(first, commit_len, num_stages=NUM_STAGES):
+        state = _folded(
+            state, key_gate_ptrs + t * 2 * K, correction_ptrs + t * V, dt_bias, gate_scale, lower_bound, K, BOUNDED
+        )
 
     tl.store(tile_ptrs + final_slot * state_slot_stride, state.to(state_type_ptr.dtype.element_ty))

@@ -19,6 +19,69 @@ def _add(a, b):
 
 
 @gluon.jit
+def _store_state_after(
+    length,
+    slot,
+    state_ptr,
+    state_slot_stride,
+    raw_states,
+    tile_offs,
+    records,
+    gate,
+    TILE: gl.constexpr,
+    CHANNELS: gl.constexpr,
+    TOKEN_K: gl.constexpr,
+    TOKEN_V: gl.constexpr,
+    STORE_POLICY: gl.constexpr,
+    BOUNDED: gl.constexpr,
+):
+    """Store the state after ``length`` >= 1 of the accepted tokens; what was loaded is left as it is.
+
+    Bits depend on these tokens alone: those behind them are zeros in every sum, as if they had not been accepted.
+    """
+    raw_keys_smem, raw_gates_smem, raw_corrections_smem = records
+    raw_first_gate, dt_bias, gate_scale, lower_bound = gate
+    TP: gl.constexpr = raw_keys_smem.shape[0]
+    K: gl.constexpr = raw_keys_smem.shape[1]
+    BV: gl.constexpr = raw_corrections_smem.shape[1]
+    CHUNK: gl.constexpr = raw_states[0].shape[0]
+    IN_V: gl.constexpr = gl.SliceLayout(1, TILE)
+    IN_K: gl.constexpr = gl.SliceLayout(0, TILE)
+    LINEAR: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    PLAIN: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
+
+    # Keys with the decay of the tokens after them; the inverse norm of a key goes to its correction.
+    keys_smem = gl.allocate_shared_memory(gl.float32, [TP, K], PLAIN)
+    decay_smem = gl.allocate_shared_memory(gl.float32, [K], LINEAR)
+    corrections_smem = gl.allocate_shared_memory(gl.float32, [TP, BV], PLAIN)
+    tokens = TP - 1 - gl.arange(0, TP, layout=gl.SliceLayout(1, CHANNELS))[:, None]
+    raw_next_gate = raw_gates_smem.load(CHANNELS).to(gl.float32)
+    next_decay = log_decay(raw_next_gate, dt_bias[None, :], gate_scale, lower_bound, BOUNDED)
+    next_decay = gl.where(tokens + 1 < length, next_decay, 0.0)
+    following = gl.associative_scan(next_decay, 0, _add)
+    keys_smem.store(raw_keys_smem.load(CHANNELS).to(gl.float32) * gl.exp(following))
+    first_decay = log_decay(raw_first_gate.to(gl.float32), dt_bias, gate_scale, lower_bound, BOUNDED)
+    decay_smem.store(gl.exp(first_decay + gl.sum(next_decay, axis=0)))
+    key = raw_keys_smem.load(TOKEN_K).to(gl.float32)
+    inverse_norm = gl.rsqrt(gl.sum(key * key, axis=1) + 1e-6)
+    inverse_norm = gl.convert_layout(inverse_norm, gl.SliceLayout(1, TOKEN_V))
+    corrections_smem.store(raw_corrections_smem.load(TOKEN_V) * inverse_norm[:, None])
+    thread_barrier()
+    keys_smem = reinterpret(keys_smem, gl.float32, [TP, K], LINEAR)
+    corrections_smem = reinterpret(corrections_smem, gl.float32, [TP, BV], LINEAR)
+
+    slot_ptr = state_ptr + slot * state_slot_stride
+    decay = decay_smem.load(IN_K)
+    for i in gl.static_range(BV // CHUNK):
+        state = raw_states[i].to(gl.float32) * decay[None, :]  # [CHUNK, K]
+        for t in range(length):
+            correction = corrections_smem.index(TP - 1 - t).slice(i * CHUNK, CHUNK).load(IN_V)
+            state += correction[:, None] * keys_smem.index(TP - 1 - t).load(IN_K)[None, :]
+        state = state.to(raw_states[0].dtype)
+        gl.store(slot_ptr + i * CHUNK * K + tile_offs, state, eviction_policy=STORE_POLICY)
+
+
+@gluon.jit
 def _commit_state_async_kernel(
     state_addresses_ptr,
     correction_addresses_ptr,
@@ -33,6 +96,8 @@ def _commit_state_async_kernel(
     commit_lens_ptr,
     source_slots_ptr,
     final_slots_ptr,
+    boundary_lens_ptr,
+    boundary_slots_ptr,
     lower_bound,
     H: gl.constexpr,
     T: gl.constexpr,
@@ -45,11 +110,12 @@ def _commit_state_async_kernel(
     BOUNDED: gl.constexpr,
     BY_SLOT: gl.constexpr,  # records go by source slot, not by row
     ALIGNED: gl.constexpr,
+    J: gl.constexpr,
 ):
     """One program handles BV value rows of one head of one speculative row of one layer, CHUNK of them at a time.
 
     ``*_type_ptr`` are tensors of layer 0; only their element types are used. K is 128. ALIGNED must be true. The
-    policies are what the L2 is told of the state: "", "evict_first" or "evict_last".
+    policies are what the L2 is told of the state: "", "evict_first" or "evict_last". With J = 0 boundaries are None.
     """
     NUM_WARPS: gl.constexpr = gl.num_warps()
     TP: gl.constexpr = triton.next_power_of_2(T)
@@ -63,7 +129,6 @@ def _commit_state_async_kernel(
     CHANNELS: gl.constexpr = gl.BlockedLayout([TP, PER_THREAD], [1, 32], [1, NUM_WARPS], [1, 0])
     TOKEN_K: gl.constexpr = gl.BlockedLayout([1, K // 16], [2, 16], [NUM_WARPS, 1], [1, 0])
     TOKEN_V: gl.constexpr = gl.BlockedLayout([1, BV // 16], [2, 16], [NUM_WARPS, 1], [1, 0])
-    LINEAR: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     PLAIN: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
     gl.static_assert(ALIGNED)
 
@@ -83,6 +148,10 @@ def _commit_state_async_kernel(
     correction_row_stride = gl.load(correction_row_strides_ptr + layer)
     key_gate_row_stride = gl.load(key_gate_row_strides_ptr + layer)
     gate_scale = gl.exp(gl.load(A_log_ptr + layer * H + pid_h))
+    if J > 0:
+        last_boundary = 0
+        for i in gl.static_range(J):
+            last_boundary = gl.maximum(last_boundary, gl.load(boundary_lens_ptr + row * J + i))
     thread_barrier()
     if (commit_len <= 0) | (source_slot <= 0) | (final_slot <= 0):
         return
@@ -126,32 +195,44 @@ def _commit_state_async_kernel(
     async_copy.wait_group(0)
     thread_barrier()
 
-    # Keys with the decay of the tokens after them; the inverse norm of a key goes to its correction.
-    keys_smem = gl.allocate_shared_memory(gl.float32, [TP, K], PLAIN)
-    decay_smem = gl.allocate_shared_memory(gl.float32, [K], LINEAR)
-    corrections_smem = gl.allocate_shared_memory(gl.float32, [TP, BV], PLAIN)
-    tokens = TP - 1 - gl.arange(0, TP, layout=gl.SliceLayout(1, CHANNELS))[:, None]
-    raw_next_gate = raw_gates_smem.load(CHANNELS).to(gl.float32)
-    next_decay = log_decay(raw_next_gate, dt_bias[None, :], gate_scale, lower_bound, BOUNDED)
-    next_decay = gl.where(tokens + 1 < commit_len, next_decay, 0.0)
-    following = gl.associative_scan(next_decay, 0, _add)
-    keys_smem.store(raw_keys_smem.load(CHANNELS).to(gl.float32) * gl.exp(following))
-    first_decay = log_decay(raw_first_gate.to(gl.float32), dt_bias, gate_scale, lower_bound, BOUNDED)
-    decay_smem.store(gl.exp(first_decay + gl.sum(next_decay, axis=0)))
-    key = raw_keys_smem.load(TOKEN_K).to(gl.float32)
-    inverse_norm = gl.rsqrt(gl.sum(key * key, axis=1) + 1e-6)
-    inverse_norm = gl.convert_layout(inverse_norm, gl.SliceLayout(1, TOKEN_V))
-    corrections_smem.store(raw_corrections_smem.load(TOKEN_V) * inverse_norm[:, None])
-    thread_barrier()
-    keys_smem = reinterpret(keys_smem, gl.float32, [TP, K], LINEAR)
-    corrections_smem = reinterpret(corrections_smem, gl.float32, [TP, BV], LINEAR)
-
-    final_ptr = state_ptr + final_slot * state_slot_stride
-    decay = decay_smem.load(IN_K)
-    for i in gl.static_range(BV // CHUNK):
-        state = raw_states[i].to(gl.float32) * decay[None, :]  # [CHUNK, K]
-        for t in range(commit_len):
-            correction = corrections_smem.index(TP - 1 - t).slice(i * CHUNK, CHUNK).load(IN_V)
-            state += correction[:, None] * keys_smem.index(TP - 1 - t).load(IN_K)[None, :]
-        state = state.to(state_type_ptr.dtype.element_ty)
-        gl.store(final_ptr + i * CHUNK * K + tile_offs, state, eviction_policy=STORE_POLICY)
+    records = (raw_keys_smem, raw_gates_smem, raw_corrections_smem)
+    gate = (raw_first_gate, dt_bias, gate_scale, lower_bound)
+    if J > 0:
+        if last_boundary > 0:
+            for j in range(J):
+                length = gl.minimum(gl.load(boundary_lens_ptr + row * J + j), commit_len)
+                slot = gl.load(boundary_slots_ptr + row * J + j).to(gl.int64)
+                if (length > 0) & (slot > 0) & (slot != final_slot):
+                    _store_state_after(
+                        length,
+                        slot,
+                        state_ptr,
+                        state_slot_stride,
+                        raw_states,
+                        tile_offs,
+                        records,
+                        gate,
+                        TILE,
+                        CHANNELS,
+                        TOKEN_K,
+                        TOKEN_V,
+                        STORE_POLICY,
+                        BOUNDED,
+                    )
+                    thread_barrier()  # the keys of the next length take the place of these
+    _store_state_after(
+        commit_len,
+        final_slot,
+        state_ptr,
+        state_slot_stride,
+        raw_states,
+        tile_offs,
+        records,
+        gate,
+        TILE,
+        CHANNELS,
+        TOKEN_K,
+        TOKEN_V,
+        STORE_POLICY,
+        BOUNDED,
+    )

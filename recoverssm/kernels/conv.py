@@ -12,6 +12,8 @@ def _compact_conv_kernel(
     commit_lens_ptr,
     source_slots_ptr,
     final_slots_ptr,
+    boundary_lens_ptr,
+    boundary_slots_ptr,
     num_channels,
     stride_conv_token,
     stride_conv_channel,
@@ -19,8 +21,9 @@ def _compact_conv_kernel(
     BH: tl.constexpr,
     BC: tl.constexpr,
     ALIGNED: tl.constexpr,
+    J: tl.constexpr,
 ):
-    """One program handles BC channels of one speculative row of one layer."""
+    """One program handles BC channels of one speculative row of one layer. With J = 0 boundaries are None."""
     row = tl.program_id(0)
     pid_c = tl.program_id(1)
     layer = tl.program_id(2)
@@ -46,8 +49,23 @@ def _compact_conv_kernel(
     window_ptrs = conv_ptr + source_slot * slot_stride + (commit_len - 1) * token_stride
     offs_c = offs_c * channel_stride
     history = tl.load(window_ptrs + offs_t[:, None] * token_stride + offs_c[None, :], mask=mask)  # [BH, BC]
+    if J > 0:
+        slots, crossed, histories = (), (), ()
+        for j in tl.static_range(J):
+            length = tl.minimum(tl.load(boundary_lens_ptr + row * J + j), commit_len)
+            slot = tl.load(boundary_slots_ptr + row * J + j).to(tl.int64)
+            is_crossed = (length > 0) & (slot > 0) & (slot != final_slot)
+            window_ptrs = conv_ptr + source_slot * slot_stride + (length - 1) * token_stride
+            window_ptrs += offs_t[:, None] * token_stride + offs_c[None, :]
+            slots += (slot,)
+            crossed += (is_crossed,)
+            histories += (tl.load(window_ptrs, mask=mask & is_crossed),)
     # Source and final may be one slot whose rows overlap: nobody stores before everybody has loaded.
     tl.debug_barrier()
 
     final_ptrs = conv_ptr + final_slot * slot_stride + offs_t[:, None] * token_stride + offs_c[None, :]
     tl.store(final_ptrs, history, mask=mask)
+    if J > 0:
+        for j in tl.static_range(J):
+            boundary_ptrs = conv_ptr + slots[j] * slot_stride + offs_t[:, None] * token_stride + offs_c[None, :]
+            tl.store(boundary_ptrs, histories[j], mask=mask & crossed[j])

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from recoverssm.checks import (
     INT32,
+    check_boundaries,
     check_dense_after,
     check_device,
     check_plan,
@@ -94,15 +95,11 @@ def _check_align_plan(plan: Sequence[TensorMeta], num_rows: int, needed: int, de
     """Check the tensors of an align plan that needs so many boundaries a row, and return how many it has."""
     *commit, lens, slots, final_columns = plan
     check_plan(commit, num_rows, device)
-    check_tensor("plan.boundaries.lens", lens, "N J", (num_rows, None), INT32, device)
-    num_boundaries = lens.shape[1]
+    num_boundaries = check_boundaries("plan.boundaries", (lens, slots), num_rows, device)
     if num_boundaries < needed:
         raise ShapeError(
             f"plan.boundaries.lens: expected at least {needed} boundaries a row (ceil(T / block_size)), "
             f"got {num_boundaries}"
         )
-    check_tensor("plan.boundaries.slots", slots, "N J", (num_rows, num_boundaries), INT32, device)
-    for name, tensor in (("lens", lens), ("slots", slots)):
-        check_dense_after(f"plan.boundaries.{name}", tensor, -1)
     check_row_vector("plan.final_columns", final_columns, num_rows, device)
     return num_boundaries

@@ -8,6 +8,7 @@ from recoverssm.checks import (
     ACTIVATION_DTYPES,
     FLOAT32,
     STATE_DTYPES,
+    check_boundaries,
     check_dense_after,
     check_device,
     check_gate,
@@ -25,7 +26,7 @@ from recoverssm.kernels.commit_state import _commit_state_kernel
 from recoverssm.kernels.commit_state_async import _commit_state_async_kernel
 from recoverssm.launch import Form, Problem, tiled_launch
 from recoverssm.triton_compat import KernelLaunch
-from recoverssm.types import CommitPlan, GateParams, LayerTable
+from recoverssm.types import Boundaries, CommitPlan, GateParams, LayerTable
 
 
 def _fits_async(problem: Problem) -> bool:
@@ -45,11 +46,13 @@ def commit_state(
     gate: GateParams,
     *,
     by_slot: bool = False,
+    boundaries: Boundaries | None = None,
 ) -> None:
-    """Fold the accepted records of each row into its final state, in place, in every layer.
+    """Fold the accepted records of each row into its final state, in place, in every layer, and into its boundaries'.
 
-    Each program reads its part of the source before it writes the final state, so final may equal source. Rows with
-    ``commit_lens == 0`` are left bit for bit as they were. Rows must not name each other's final slots.
+    Each program reads its part of the source before it writes, so a slot that is written may be the source. Rows with
+    ``commit_lens == 0`` are left bit for bit as they were, their boundaries too. Rows must not name each other's final
+    slots. A boundary gets the bits that a commit of so many tokens leaves; the final state's do not depend on any.
 
     Args:
         checkpoint_states: per layer [P, H, V, K] fp32 or bf16.
@@ -57,15 +60,18 @@ def commit_state(
         plan: from ``commit_plan`` of the same step.
         gate: A_log [L, H], dt_bias [L, H, K] fp32; the values that verify used.
         by_slot: as in ``Records``: the records of a row are those of its source slot, not those of the row.
+        boundaries: from the same ``align_plan`` as ``plan``, J of them a row; None: final states alone.
     Raises:
         ShapeError, DtypeError, StrideError, DeviceError: before any launch.
-    Source: docs/algorithm.md section 3; forward order as in vLLM PR 52993.
+    Source: docs/algorithm.md sections 3 and 8; forward order as in vLLM PR 52993.
     """
     tables = (checkpoint_states, corrections, key_gates)
+    crossed = () if boundaries is None else (boundaries.lens, boundaries.slots)
     if torch.compiler.is_compiling():
         layers = (table.tensors for table in tables)
         rows = (plan.commit_lens, plan.source_slots, plan.final_slots)
-        torch.ops.recoverssm.commit_state(*layers, *rows, gate.A_log, gate.dt_bias, gate.lower_bound, by_slot)
+        parameters = (gate.A_log, gate.dt_bias, gate.lower_bound)
+        torch.ops.recoverssm.commit_state(*layers, *rows, *parameters, by_slot, *(crossed or (None, None)))
         return
     _commit_state(
         (
@@ -78,6 +84,7 @@ def commit_state(
             plan.commit_lens,
             plan.source_slots,
             plan.final_slots,
+            *crossed,
         ),
         gate.lower_bound,
         describe(corrections.element_type),
@@ -114,11 +121,23 @@ def _commit_state(
     for name, tensor in (("checkpoint_states", state), ("corrections", correction), ("key_gates", key_gate)):
         check_dense_after(name, tensor, 0)
     check_no_overlap("checkpoint_states", state)
-    num_rows = check_plan(tensors[10:], None, device)
+    num_rows = check_plan(tensors[10:13], None, device)
     check_num_records("corrections", num_records, num_slots if by_slot else num_rows, by_slot)
     check_gate(A_log, dt_bias, (num_layers, num_heads), key_dim, device)
+    boundaries = tensors[13:]
+    num_boundaries = check_boundaries("boundaries", boundaries, num_rows, device) if boundaries else 0
     if num_rows == 0:
         return None
     sizes = (num_rows, spec_query_len, lower_bound)
-    constants = {"BY_SLOT": by_slot, "ALIGNED": aligned}
-    return tiled_launch("commit_state", FORMS, state, *sizes, aligned=aligned, num_layers=num_layers, **constants)
+    return tiled_launch(
+        "commit_boundaries" if num_boundaries else "commit_state",
+        FORMS,
+        state,
+        *sizes,
+        aligned=aligned,
+        num_layers=num_layers,
+        num_absent=0 if boundaries else 2,
+        BY_SLOT=by_slot,
+        ALIGNED=aligned,
+        J=num_boundaries,
+    )

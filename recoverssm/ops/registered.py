@@ -18,7 +18,7 @@ from recoverssm.ops.commit_state import commit_state
 from recoverssm.ops.conv import compact_conv
 from recoverssm.ops.full_state import _full_state_verify
 from recoverssm.ops.verify import _verify
-from recoverssm.types import CommitPlan, GateParams, LayerTable
+from recoverssm.types import Boundaries, CommitPlan, GateParams, LayerTable
 
 
 def _register(name: str, schema: str, function: Callable[..., None]) -> None:
@@ -75,6 +75,8 @@ def _commit_state(
     dt_bias: Tensor,
     lower_bound: float | None,
     by_slot: bool,
+    boundary_lens: Tensor | None,
+    boundary_slots: Tensor | None,
 ) -> None:
     """Layers come as tensors, not as addresses: torch may have put others in their place."""
     commit_state(
@@ -84,24 +86,37 @@ def _commit_state(
         CommitPlan(commit_lens, source_slots, final_slots),
         GateParams(A_log, dt_bias, lower_bound),
         by_slot=by_slot,
+        boundaries=_boundaries(boundary_lens, boundary_slots),
     )
 
 
 def _compact_conv(
-    conv_states: Sequence[Tensor], commit_lens: Tensor, source_slots: Tensor, final_slots: Tensor, conv_width: int
+    conv_states: Sequence[Tensor],
+    commit_lens: Tensor,
+    source_slots: Tensor,
+    final_slots: Tensor,
+    conv_width: int,
+    boundary_lens: Tensor | None,
+    boundary_slots: Tensor | None,
 ) -> None:
-    plan = CommitPlan(commit_lens, source_slots, final_slots)
-    compact_conv(LayerTable.of("conv_states", conv_states), plan, conv_width=conv_width)
+    plan, boundaries = CommitPlan(commit_lens, source_slots, final_slots), _boundaries(boundary_lens, boundary_slots)
+    compact_conv(LayerTable.of("conv_states", conv_states), plan, conv_width=conv_width, boundaries=boundaries)
+
+
+def _boundaries(lens: Tensor | None, slots: Tensor | None) -> Boundaries | None:
+    return None if lens is None or slots is None else Boundaries(lens, slots)
 
 
 _register(
     "commit_state",
     "Tensor(a!)[] checkpoint_states, Tensor[] corrections, Tensor[] key_gates, Tensor commit_lens, "
-    "Tensor source_slots, Tensor final_slots, Tensor A_log, Tensor dt_bias, float? lower_bound, bool by_slot",
+    "Tensor source_slots, Tensor final_slots, Tensor A_log, Tensor dt_bias, float? lower_bound, bool by_slot, "
+    "Tensor? boundary_lens, Tensor? boundary_slots",
     _commit_state,
 )
 _register(
     "compact_conv",
-    "Tensor(a!)[] conv_states, Tensor commit_lens, Tensor source_slots, Tensor final_slots, int conv_width",
+    "Tensor(a!)[] conv_states, Tensor commit_lens, Tensor source_slots, Tensor final_slots, int conv_width, "
+    "Tensor? boundary_lens, Tensor? boundary_slots",
     _compact_conv,
 )

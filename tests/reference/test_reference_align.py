@@ -114,8 +114,9 @@ def test_every_boundary_gets_the_conv_history_at_its_own_length():
     assert torch.equal(window[[0, 1, 3, 4]], before[[0, 1, 3, 4]])
 
 
-@pytest.mark.parametrize("block_size", [1, 2, 3, 4, 5, 8])
-def test_every_place_in_a_block_and_accepted_count_writes_the_states_that_its_blocks_need(block_size):
+@pytest.mark.parametrize("block_size", [1, 2, 3, 4, 5, 8, 9])
+@pytest.mark.parametrize("T", [1, 2, 3, 4, 5, 8])
+def test_every_place_in_a_block_and_accepted_count_writes_the_states_that_its_blocks_need(block_size, T):
     """With the columns that a scheduler allocates alone; every other slot stays poison, full blocks before too."""
     requests = [(n, a) for n in range(2 * block_size) for a in range(T + 1)]
     tables, used = [], 1
@@ -124,7 +125,15 @@ def test_every_place_in_a_block_and_accepted_count_writes_the_states_that_its_bl
         tables.append(list(range(used, used + num_columns)))
         used += num_columns
     width = max(map(len, tables))
-    batch = make_batch([T] * len(requests), [table[-1] for table in tables], num_heads=1, num_slots=used)
+    batch = make_batch(
+        [T] * len(requests),
+        [table[-1] for table in tables],
+        num_heads=1,
+        key_dim=3,
+        value_dim=2,
+        spec_query_len=T,
+        num_slots=used,
+    )
     window = poison(used, WIDTH - 2 + T, C)
     window[batch.state_indices.long()] = torch.randn(len(requests), WIDTH - 2 + T, C, dtype=torch.float64)
     histories = window[batch.state_indices.long()]
