@@ -9,25 +9,25 @@ import math
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
-import torch
-
+from recoverssm.capacity import DTYPES, Setting, capacity_lines, capacity_report
 from recoverssm.errors import ConfigError
-from recoverssm.layout import (
-    GIB,
-    MODELS,
-    CapacityPlan,
-    LayerBytes,
-    ModelShape,
-    StateBytes,
-    layer_bytes,
-    plan_capacity,
-    state_bytes,
-)
+from recoverssm.layout import GIB, MODELS, ModelShape, layer_bytes
 
-STATE_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+STATE_DTYPES = ("bf16", "fp32")
+ACTIVATION_DTYPES = ("bf16", "fp16", "fp32")
+ATTENTION_DTYPES = ("fp8", "bf16", "fp16", "fp32")
+MODEL_SIZES = {
+    "num_kda_layers": "layers with a recurrent state",
+    "num_attention_layers": "layers with a KV cache, 0 for none",
+    "num_heads": "KDA heads before tensor parallelism",
+    "key_dim": "K",
+    "value_dim": "V",
+    "conv_width": "taps of the short convolution",
+    "attention_row_elements": "cache elements of a token in an attention layer",
+}
 MAX_DIGITS = 12  # of a count; longer is a typing error, and would leave the exact range of a float
 MAX_BUDGET_GIB = 1e9
 TENSOR_PARALLEL_SIZES = (1, 2, 4, 8, 16)
@@ -41,7 +41,8 @@ CAPACITY_EXAMPLES = """\
 examples:
   python -m recoverssm capacity --model kimi-k3 --tp 8 --draft-tokens 7 --max-model-len 262144 --budget-gib 46.48
   python -m recoverssm capacity --tp 1 --draft-tokens 7 --max-num-seqs 4        DP + EP16: 12.155 GB of extra states
-  python -m recoverssm capacity --placement scratch --max-num-seqs 256 --json"""
+  python -m recoverssm capacity --placement scratch --max-num-seqs 256 --json
+  python -m recoverssm capacity --num-heads 32 --num-kda-layers 20 --num-attention-layers 7 --tp 4   another model"""
 SHAPES_DESCRIPTION = "The models known here and the bytes of one KDA layer on one rank, by tensor parallel size."
 SHAPES_EXAMPLES = """\
 example:
@@ -96,6 +97,36 @@ def _parser() -> argparse.ArgumentParser:
         help="cache memory of one rank in GiB (default %(default)s)",
     )
     capacity.add_argument(
+        "--dp",
+        type=_positive_int,
+        default=1,
+        metavar="N",
+        help="replicas, each with requests and a budget of its own (default %(default)s)",
+    )
+    capacity.add_argument(
+        "--activation-dtype",
+        choices=ACTIVATION_DTYPES,
+        default="bf16",
+        help="conv windows, keys and gates (default %(default)s)",
+    )
+    capacity.add_argument(
+        "--attention-dtype", choices=ATTENTION_DTYPES, default="fp8", help="attention cache (default %(default)s)"
+    )
+    capacity.add_argument(
+        "--block-tokens",
+        type=_positive_int,
+        default=0,
+        metavar="TOKENS",
+        help="tokens of an attention block (default: as many as fill a KDA page)",
+    )
+    capacity.add_argument(
+        "--page-bytes",
+        type=_positive_int,
+        default=0,
+        metavar="BYTES",
+        help="bytes of every page, padding included (default: as many as needed)",
+    )
+    capacity.add_argument(
         "--placement",
         choices=("page", "scratch"),
         default="page",
@@ -114,6 +145,9 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help="requests of a batch: sizes scratch and the memory comparison (default %(default)s)",
     )
+    sizes = capacity.add_argument_group("another model", "sizes in the place of those of --model")
+    for name, meaning in MODEL_SIZES.items():
+        sizes.add_argument(f"--{name.replace('_', '-')}", type=int, metavar="N", help=meaning)
     shapes = commands.add_parser(
         "shapes",
         help="models and bytes of one layer",
@@ -135,7 +169,7 @@ def _add_common(command: argparse.ArgumentParser) -> None:
         "--draft-tokens", type=int, default=7, metavar="N", help="drafts a step; T is one more (default 7)"
     )
     command.add_argument(
-        "--state-dtype", choices=sorted(STATE_DTYPES), default="fp32", help="recurrent state (default %(default)s)"
+        "--state-dtype", choices=STATE_DTYPES, default="fp32", help="recurrent state (default %(default)s)"
     )
     command.add_argument("--json", action="store_true", help="print JSON with every term")
 
@@ -163,127 +197,39 @@ def _shortened(text: str) -> str:
 
 
 def _capacity(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
-    model, state_dtype = MODELS[args.model], STATE_DTYPES[args.state_dtype]
-    plan = plan_capacity(
-        model,
-        tensor_parallel=args.tp,
-        draft_tokens=args.draft_tokens,
-        max_model_len=args.max_model_len,
-        budget_bytes=int(args.budget_gib * GIB),
-        placement=args.placement,
-        cache_mode=args.cache_mode,
-        max_num_seqs=args.max_num_seqs,
-        state_dtype=state_dtype,
+    report = capacity_report(
+        Setting(
+            model=_model(args),
+            tensor_parallel=args.tp,
+            data_parallel=args.dp,
+            draft_tokens=args.draft_tokens,
+            state_dtype=args.state_dtype,
+            activation_dtype=args.activation_dtype,
+            attention_dtype=args.attention_dtype,
+            max_model_len=args.max_model_len,
+            budget_bytes=int(args.budget_gib * GIB),
+            placement=args.placement,
+            cache_mode=args.cache_mode,
+            max_num_seqs=args.max_num_seqs,
+            block_tokens=args.block_tokens,
+            page_bytes=args.page_bytes,
+        )
     )
-    shape = model.layer_shape(tensor_parallel=args.tp, draft_tokens=args.draft_tokens)
-    full_state, ours = (
-        state_bytes(shape, args.max_num_seqs, model.num_kda_layers, state_dtype, scheme=scheme)
-        for scheme in ("full_state", "recoverssm")
-    )
-    saved_bytes = full_state.total - ours.total
-    report = {
-        "setting": {
-            "model": model.name,
-            "tensor_parallel": args.tp,
-            "heads_per_rank": shape.num_heads,
-            "draft_tokens": args.draft_tokens,
-            "spec_query_len": shape.spec_query_len,
-            "state_dtype": args.state_dtype,
-            "placement": args.placement,
-            "cache_mode": args.cache_mode,
-            "max_model_len": args.max_model_len,
-            "budget_bytes": int(args.budget_gib * GIB),
-            "max_num_seqs": args.max_num_seqs,
-            "num_kda_layers": model.num_kda_layers,
-            "source": model.source,
-        },
-        "layer_bytes": asdict(layer_bytes(shape, state_dtype=state_dtype)),
-        "capacity": asdict(plan),
-        "state_bytes": {"full_state": _with_total(full_state), "recoverssm": _with_total(ours)},
-        "extra_state_bytes": full_state.recurrent_state - ours.recurrent_state,
-        "memory_saved_bytes": saved_bytes,
-        "memory_saved_pct": 100 * saved_bytes / full_state.total,
-        "capacity_gain_pct": plan.capacity_gain_pct,
-        "net_capacity_gain_pct": plan.net_gain_pct,
-    }
-    return report, _capacity_lines(args, model, plan, full_state, ours)
+    return report, capacity_lines(report)
 
 
-def _with_total(held: StateBytes) -> dict[str, int]:
-    return asdict(held) | {"total": held.total}
-
-
-def _capacity_lines(
-    args: argparse.Namespace, model: ModelShape, plan: CapacityPlan, full_state: StateBytes, ours: StateBytes
-) -> list[str]:
-    shape = model.layer_shape(tensor_parallel=args.tp, draft_tokens=args.draft_tokens)
-    pieces = layer_bytes(shape, state_dtype=STATE_DTYPES[args.state_dtype])
-    saved_bytes = full_state.total - ours.total
-    extra_bytes = full_state.recurrent_state - ours.recurrent_state
-    return [
-        f"{model.name} at TP {args.tp}: {shape.num_heads} heads per rank, {model.num_kda_layers} KDA layers, "
-        f"T = {shape.spec_query_len} (drafts + 1), {args.state_dtype} state, records in {args.placement}",
-        "",
-        *_layer_lines(pieces, plan),
-        "",
-        *_block_lines(args, plan),
-        "",
-        f"Bytes of the state of {args.max_num_seqs} requests, all KDA layers",
-        _row("recurrent states", full_state.recurrent_state, ours.recurrent_state, "T states a request, or one"),
-        _row("conv states", full_state.conv_state, ours.conv_state),
-        _row("records", full_state.records, ours.records),
-        _row("total", full_state.total, ours.total),
-        _row(
-            "saved", "", saved_bytes, f"{_gb(saved_bytes)}, {100 * saved_bytes / full_state.total:.1f} % of full state"
-        ),
-        _row("extra states", extra_bytes, "", f"{_gb(extra_bytes)} that full state keeps beyond one a request"),
-    ]
-
-
-def _layer_lines(pieces: LayerBytes, plan: CapacityPlan) -> list[str]:
-    return [
-        _row("Bytes of one layer", "full state", "RecoverSSM"),
-        _row("conv state", pieces.conv_state, pieces.conv_state),
-        _row("recurrent state", pieces.recurrent_state, pieces.recurrent_state),
-        _row("correction record", "", pieces.correction, "u of T tokens, fp32"),
-        _row("key/gate record", "", pieces.key_gate, "key and raw gate of T tokens, bf16"),
-        _row(
-            "KDA page", plan.full_state.kda_page_bytes, plan.recoverssm.kda_page_bytes, "what one slot holds of these"
-        ),
-    ]
-
-
-def _block_lines(args: argparse.Namespace, plan: CapacityPlan) -> list[str]:
-    full_state, ours = plan.full_state, plan.recoverssm
-    lines = [
-        f"A budget of {args.budget_gib:g} GiB, requests of {args.max_model_len:,} tokens, cache mode {args.cache_mode}",
-        _row(
-            "tokens of a block",
-            full_state.block_tokens,
-            ours.block_tokens,
-            "grown until an attention page holds a KDA page",
-        ),
-        _row("bytes of a page", full_state.page_bytes, ours.page_bytes, "one layer; all cache groups share it"),
-        _row("blocks of a request", full_state.blocks_per_request, ours.blocks_per_request),
-        _row("blocks in the pool", full_state.num_blocks, ours.num_blocks),
-        _row("tokens", round(full_state.capacity_tokens), round(ours.capacity_tokens), "block counts not floored"),
-        _row(
-            "capacity gain",
-            "",
-            f"{plan.capacity_gain_pct:+.2f} %",
-            f"{plan.whole_block_gain_pct:+.2f} % in whole blocks",
-        ),
-    ]
-    if args.placement == "scratch":
-        lines += [
-            _row("scratch, bytes", "", plan.scratch_bytes, f"records of {args.max_num_seqs} rows, all KDA layers"),
-            _row("net capacity gain", "", f"{plan.net_gain_pct:+.2f} %", "with scratch taken out of the same budget"),
-        ]
-    return lines
+def _model(args: argparse.Namespace) -> ModelShape:
+    """The model named, with the sizes that were given in the place of its own."""
+    model = MODELS[args.model]
+    given = {name: value for name in MODEL_SIZES if (value := getattr(args, name)) is not None}
+    if not given:
+        return model
+    changes = ", ".join(f"{name}={value}" for name, value in given.items())
+    return replace(model, name=f"{model.name} ({changes})", source=f"{model.source}; changed: {changes}", **given)
 
 
 def _shapes(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
-    model, state_dtype = MODELS[args.model], STATE_DTYPES[args.state_dtype]
+    model, state_dtype = MODELS[args.model], DTYPES[args.state_dtype]
     sizes = [tp for tp in TENSOR_PARALLEL_SIZES if model.num_heads % tp == 0]
     by_tp = {tp: model.layer_shape(tensor_parallel=tp, draft_tokens=args.draft_tokens) for tp in sizes}
     pieces = {tp: layer_bytes(shape, state_dtype=state_dtype) for tp, shape in by_tp.items()}
@@ -309,17 +255,6 @@ def _shapes(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
         numbers = (tp, by_tp[tp].num_heads, piece.conv_state, piece.recurrent_state, piece.correction, piece.key_gate)
         lines.append("  " + "".join(f"{number:>17,}" for number in numbers))
     return report, lines
-
-
-def _row(name: str, full_state: int | str, ours: int | str, note: str = "") -> str:
-    """One line of a two-column table; integers get thousands separators."""
-    cells = [f"{cell:,}" if isinstance(cell, int) else cell for cell in (full_state, ours)]
-    indent = "" if cells == ["full state", "RecoverSSM"] else "  "
-    return f"{indent + name:<22}{cells[0]:>18}{cells[1]:>18}  {note}".rstrip()
-
-
-def _gb(count: int) -> str:
-    return f"{count / 1e9:,.3f} GB"
 
 
 if __name__ == "__main__":

@@ -28,6 +28,9 @@ CORRECTION_DTYPE = torch.float32
 BLOCK_TOKENS_MULTIPLE = 64
 """Attention blocks are grown in steps of this many tokens, the tile of the MLA kernels."""
 
+NEARLY_AS_MANY = 1.25
+"""Below this ratio of layer counts, groups are padded to the larger one rather than cut to the smaller one."""
+
 PREFILL_CHECKPOINT_BLOCKS = 1
 """Extra KDA block per group that chunked prefill keeps in align mode (inferred, see the module's head)."""
 
@@ -37,10 +40,13 @@ class ModelShape:
     """A hybrid model of KDA and MLA layers, as one entry of a model configuration.
 
     Attributes:
-        num_kda_layers: layers with a recurrent state; num_attention_layers: layers with a KV cache.
+        num_kda_layers: layers with a recurrent state; num_attention_layers: layers with a KV cache, 0 for none.
         num_heads: KDA heads before tensor parallelism.
-        attention_row_elements: cache elements of one token in one attention layer (MLA latent and rope).
+        attention_row_elements: cache elements of one token in one attention layer (MLA latent and rope), which tensor
+            parallelism does not split.
         source: where the numbers come from.
+    Raises:
+        ConfigError: a size is out of range.
     """
 
     name: str
@@ -53,15 +59,32 @@ class ModelShape:
     attention_row_elements: int
     source: str
 
+    def __post_init__(self) -> None:
+        least = {"conv_width": 2, "num_attention_layers": 0}
+        for name in ("num_kda_layers", "num_heads", "key_dim", "value_dim", "attention_row_elements", *least):
+            if getattr(self, name) < least.get(name, 1):
+                raise ConfigError(f"{name}: expected at least {least.get(name, 1)}, got {getattr(self, name)}")
+
     @property
     def num_layers(self) -> int:
         """All layers of the model."""
         return self.num_kda_layers + self.num_attention_layers
 
     @property
+    def group_layers(self) -> int:
+        """Layers of a cache group, all of one kind: as many as the rarer kind has, or the other where it is close."""
+        few, many = sorted((self.num_kda_layers, self.num_attention_layers))
+        return many if many < NEARLY_AS_MANY * few or few == 0 else few
+
+    @property
     def num_kda_groups(self) -> int:
-        """Cache groups of KDA layers: a group holds at most as many layers as the attention group."""
-        return math.ceil(self.num_kda_layers / self.num_attention_layers)
+        """Cache groups of KDA layers."""
+        return math.ceil(self.num_kda_layers / self.group_layers)
+
+    @property
+    def num_attention_groups(self) -> int:
+        """Cache groups of attention layers."""
+        return math.ceil(self.num_attention_layers / self.group_layers)
 
     def layer_shape(self, *, tensor_parallel: int, draft_tokens: int) -> KDAShape:
         """Sizes of one KDA layer on one rank.
@@ -202,8 +225,9 @@ class PagePlan:
 
     Attributes:
         kda_page_bytes: what one KDA page must hold, one layer.
-        block_tokens: tokens of an attention block, grown until one attention page is at least one KDA page.
-        page_bytes: the page all cache groups share, block_tokens attention rows.
+        block_tokens: tokens of an attention block, as asked for, or grown until its rows fill a KDA page; 0 without
+            attention layers.
+        page_bytes: the page all cache groups share, as asked for, or what a block of rows and a KDA page need.
         blocks_per_request: blocks that one request of max_model_len tokens needs over all groups.
         pool_bytes: the part of the budget that is cut into blocks.
         num_blocks: blocks in the pool, whole ones.
@@ -253,6 +277,8 @@ def plan_capacity(
     state_dtype: torch.dtype = torch.float32,
     activation_dtype: torch.dtype = torch.bfloat16,
     attention_itemsize: int = 1,
+    block_tokens: int = 0,
+    page_bytes: int = 0,
 ) -> CapacityPlan:
     """Compare how many tokens of max_model_len requests one rank's cache budget holds.
 
@@ -261,15 +287,20 @@ def plan_capacity(
         placement: records in every KDA page, or in scratch sized by ``max_num_seqs`` rows.
         cache_mode: "align" keeps states at block boundaries for prefix caching; "none" keeps only the running ones.
         attention_itemsize: bytes of one attention cache element, 1 for FP8.
+        block_tokens: of an attention block under both schemes; 0 for as many as each needs.
+        page_bytes: of every page under both schemes, padding included; 0 for as many as each needs.
     Raises:
-        ConfigError: a size is out of range, or the budget holds no block or no more than the scratch.
+        ConfigError: a size is out of range, a page does not hold what must be in it, or the budget holds no block or no
+            more than the scratch.
     """
     if max_model_len < 1:
         raise ConfigError(f"max_model_len: expected at least 1 token, got {max_model_len}")
     if budget_bytes < 1:
         raise ConfigError(f"budget_bytes: expected at least 1, got {budget_bytes}")
-    if max_num_seqs < 0:
-        raise ConfigError(f"max_num_seqs: expected at least 0, got {max_num_seqs}")
+    counts = {"max_num_seqs": max_num_seqs, "block_tokens": block_tokens, "page_bytes": page_bytes}
+    for name, count in counts.items():
+        if count < 0:
+            raise ConfigError(f"{name}: expected at least 0, got {count}")
     shape = model.layer_shape(tensor_parallel=tensor_parallel, draft_tokens=draft_tokens)
     pieces = layer_bytes(shape, state_dtype=state_dtype, activation_dtype=activation_dtype)
     scratch_bytes = max_num_seqs * model.num_kda_layers * pieces.records if placement == "scratch" else 0
@@ -286,7 +317,9 @@ def plan_capacity(
             kda_blocks=_kda_blocks_per_group(scheme, cache_mode, draft_tokens),
             max_model_len=max_model_len,
             pool_bytes=pool_bytes,
-            attention_itemsize=attention_itemsize,
+            row_bytes=model.attention_row_elements * attention_itemsize if model.num_attention_layers else 0,
+            block_tokens=block_tokens,
+            page_bytes=page_bytes,
         )
 
     full_state, recoverssm = pages("full_state", budget_bytes), pages("recoverssm", budget_bytes)
@@ -314,19 +347,20 @@ def _plan_pages(
     kda_blocks: int,
     max_model_len: int,
     pool_bytes: int,
-    attention_itemsize: int,
+    row_bytes: int,
+    block_tokens: int,
+    page_bytes: int,
 ) -> PagePlan:
-    row_bytes = model.attention_row_elements * attention_itemsize
-    block_tokens = math.ceil(kda_page_bytes / (row_bytes * BLOCK_TOKENS_MULTIPLE)) * BLOCK_TOKENS_MULTIPLE
-    page_bytes = block_tokens * row_bytes
-    # A block spans one layer of every group; the attention group is the largest.
-    block_bytes = page_bytes * model.num_attention_layers
-    blocks_per_request = math.ceil(max_model_len / block_tokens) + model.num_kda_groups * kda_blocks
+    block_tokens, page_bytes = _fit_pages(kda_page_bytes, row_bytes, block_tokens, page_bytes)
+    # A block is a page of every layer of one group.
+    block_bytes = page_bytes * model.group_layers
+    attention_blocks = math.ceil(max_model_len / block_tokens) if block_tokens else 0
+    blocks_per_request = model.num_attention_groups * attention_blocks + model.num_kda_groups * kda_blocks
     num_blocks = pool_bytes // block_bytes
     if num_blocks == 0:
         raise ConfigError(
             f"budget_bytes: {pool_bytes} bytes hold no block of {block_bytes} bytes "
-            f"({block_tokens} tokens of {model.num_attention_layers} layers); raise the budget"
+            f"({model.group_layers} pages of {page_bytes}); raise the budget"
         )
     return PagePlan(
         kda_page_bytes=kda_page_bytes,
@@ -338,6 +372,23 @@ def _plan_pages(
         capacity_tokens=pool_bytes / block_bytes / blocks_per_request * max_model_len,
         whole_block_tokens=num_blocks / blocks_per_request * max_model_len,
     )
+
+
+def _fit_pages(kda_page_bytes: int, row_bytes: int, block_tokens: int, page_bytes: int) -> tuple[int, int]:
+    """Tokens of a block and bytes of a page, those that are 0 chosen; row_bytes is 0 without attention layers."""
+    if row_bytes == 0:
+        block_tokens = 0
+    elif block_tokens == 0:
+        step = row_bytes * BLOCK_TOKENS_MULTIPLE
+        num_steps = page_bytes // step if page_bytes else math.ceil(kda_page_bytes / step)
+        block_tokens = max(num_steps, 1) * BLOCK_TOKENS_MULTIPLE
+    needed = max(kda_page_bytes, block_tokens * row_bytes)
+    if 0 < page_bytes < needed:
+        raise ConfigError(
+            f"page_bytes: expected at least {needed}, for a KDA page of {kda_page_bytes} bytes and a block of "
+            f"{block_tokens} attention rows of {row_bytes}, got {page_bytes}"
+        )
+    return block_tokens, page_bytes or needed
 
 
 def _gain_pct(ours: float, baseline: float) -> float:

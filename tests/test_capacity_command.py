@@ -79,6 +79,85 @@ def test_table_shows_both_schemes_and_the_gain_in_aligned_columns(capsys):
     assert gain.index("+10.97 %") + len("+10.97 %") == end
 
 
+def leaves(value, path=()):
+    """Every number and word of the report, by where it stands; schemes and placements are left out."""
+    if not isinstance(value, dict) or path == ("setting", "model_shape"):
+        return {".".join(name for name in path if name not in {"full_state", "recoverssm", "page", "scratch"})}
+    return set().union(*(leaves(child, (*path, name)) for name, child in value.items()))
+
+
+def test_every_term_is_explained_and_nothing_else(capsys):
+    small = ("--placement", "page", "--max-num-seqs", "99999")
+    reports = [run_json(capsys, *PUBLISHED, *more) for more in ((), small)]
+    assert reports[1]["placements"]["scratch"]["refused"].startswith("max_num_seqs: records of 99999 rows need")
+
+    terms = reports[0].pop("terms")
+    reports[1].pop("terms")
+    assert leaves(reports[0]) | leaves(reports[1]) == set(terms)
+    assert all(len(text) > 1 for text in terms.values())
+
+
+def test_the_table_says_what_each_of_its_rows_is(capsys):
+    assert main([*PUBLISHED, "--dp", "2"]) == 0
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  ")]
+
+    assert len(rows) >= 20
+    for row in rows:
+        assert len(row) > 65, f"{row}: no note behind the numbers"
+
+
+@pytest.mark.parametrize("placement", ["page", "scratch"])
+def test_both_placements_are_weighed_whichever_is_asked_for(capsys, placement):
+    report = run_json(capsys, *PUBLISHED, "--placement", placement, "--max-num-seqs", "256")
+
+    assert round(report["placements"]["page"]["net_gain_pct"], 2) == 10.97
+    assert round(report["placements"]["scratch"]["capacity_gain_pct"], 2) == 11.67
+    assert report["placements"][placement]["net_gain_pct"] == report["net_capacity_gain_pct"]
+
+
+def test_replicas_multiply_what_one_rank_holds(capsys):
+    one, sixteen = (run_json(capsys, "capacity", "--tp", "1", "--dp", dp) for dp in ("1", "16"))
+
+    assert sixteen["capacity"] == one["capacity"]
+    assert sixteen["all_replicas"]["capacity_tokens"]["recoverssm"] == pytest.approx(
+        16 * one["capacity"]["recoverssm"]["capacity_tokens"]
+    )
+    assert sixteen["all_replicas"]["memory_saved_bytes"] == 16 * one["memory_saved_bytes"]
+
+
+def test_another_model_is_given_by_its_sizes(capsys):
+    sizes = (
+        "--num-heads",
+        "32",
+        "--num-kda-layers",
+        "20",
+        "--num-attention-layers",
+        "7",
+        "--key-dim",
+        "64",
+        "--tp",
+        "4",
+    )
+    report = run_json(capsys, "capacity", *sizes)
+
+    assert report["setting"]["model_shape"]["num_kda_layers"] == 20
+    assert report["setting"]["heads_per_rank"] == 8
+    assert report["layer_bytes"]["recurrent_state"] == 8 * 128 * 64 * 4
+    assert report["setting"]["model"] == (
+        "kimi-k3 (num_kda_layers=20, num_attention_layers=7, num_heads=32, key_dim=64)"
+    )
+
+
+def test_dtypes_change_the_pieces_that_have_them(capsys):
+    bf16, fp32 = (run_json(capsys, *PUBLISHED, "--activation-dtype", dtype) for dtype in ("bf16", "fp32"))
+    wide = run_json(capsys, *PUBLISHED, "--attention-dtype", "bf16")
+
+    for name in ("conv_state", "key_gate"):
+        assert fp32["layer_bytes"][name] == 2 * bf16["layer_bytes"][name]
+    assert fp32["layer_bytes"]["correction"] == bf16["layer_bytes"]["correction"]
+    assert wide["capacity"]["full_state"]["block_tokens"] == 768
+
+
 def test_shapes_lists_every_tensor_parallel_size(capsys):
     report = run_json(capsys, "shapes")
 
@@ -123,6 +202,12 @@ def test_shapes_prints_a_row_per_size(capsys):
         (["capacity", "--budget-gib", "1e308"], "up to 1e+09"),
         (["capacity", "--budget-gib", "0.001"], "raise the budget"),
         (["capacity", "--max-num-seqs", "0"], "positive whole number"),
+        (["capacity", "--dp", "0"], "positive whole number"),
+        (["capacity", "--block-tokens", "0"], "positive whole number"),
+        (["capacity", "--page-bytes", "976895"], "page_bytes: expected at least 976896"),
+        (["capacity", "--num-heads", "0"], "num_heads: expected at least 1, got 0"),
+        (["capacity", "--num-attention-layers", "-1"], "num_attention_layers: expected at least 0, got -1"),
+        (["capacity", "--conv-width", "1"], "conv_width: expected at least 2, got 1"),
         (["capacity", "--max-num-seqs", "9" * 5000], "at most 12 digits"),
         (["capacity", "--max-num-seqs", "100000", "--placement", "scratch"], "lower max_num_seqs"),
         (["capacity", "--placement", "attic"], "attic"),

@@ -62,12 +62,12 @@ def test_whole_blocks_of_the_published_pool_gain_10_98_to_11_percent():
 @pytest.mark.parametrize(
     ("max_model_len", "page_pct", "scratch_pct", "digits"),
     [
-        (32 * K, 65, 68, 0),
-        (64 * K, 38, 40, 0),
-        (128 * K, 21.3, 22.1, 1),
-        (256 * K, 10.97, 11.67, 2),
-        (512 * K, 5.6, 6.0, 1),
-        (1024 * K, 2.9, 3.0, 1),
+        pytest.param(32 * K, 65, 68, 0, id="row 32 K"),
+        pytest.param(64 * K, 38, 40, 0, id="row 64 K"),
+        pytest.param(128 * K, 21.3, 22.1, 1, id="row 128 K"),
+        pytest.param(256 * K, 10.97, 11.67, 2, id="row 256 K, the published one"),
+        pytest.param(512 * K, 5.6, 6.0, 1, id="row 512 K"),
+        pytest.param(1024 * K, 2.9, 3.0, 1, id="row 1 M"),
     ],
 )
 def test_capacity_gain_by_length_and_placement(max_model_len, page_pct, scratch_pct, digits):
@@ -78,6 +78,66 @@ def test_capacity_gain_by_length_and_placement(max_model_len, page_pct, scratch_
     assert round(page.capacity_gain_pct, digits) == page_pct
     assert round(scratch.capacity_gain_pct, digits) == scratch_pct
     assert scratch.recoverssm.block_tokens == 1536
+
+
+def test_an_attention_block_grows_to_the_next_64_tokens_that_hold_a_kda_page():
+    plan = plan_capacity(K3, **PUBLISHED)
+
+    assert round(plan.full_state.kda_page_bytes / 576, 1) == 1525.3
+    assert plan.full_state.page_bytes == 1536 * 576
+    assert plan.recoverssm.kda_page_bytes / 576 == 1696
+    assert plan.recoverssm.page_bytes == 1728 * 576
+
+
+def test_scratch_of_256_sequences_is_3_5_percent_of_the_published_pool():
+    plan = plan_capacity(K3, **PUBLISHED, placement="scratch", max_num_seqs=256)
+
+    assert round(100 * plan.scratch_bytes / PUBLISHED["budget_bytes"], 1) == 3.5
+
+
+def test_blocks_and_pages_of_a_given_size_hold_under_both_schemes():
+    blocks = plan_capacity(K3, **PUBLISHED, block_tokens=2048)
+    pages = plan_capacity(K3, **PUBLISHED, page_bytes=1 << 20)
+    both = plan_capacity(K3, **PUBLISHED, block_tokens=1024, page_bytes=1 << 20)
+    padded = plan_capacity(K3, **PUBLISHED, block_tokens=64)
+
+    for plan, block_tokens, page_bytes in (
+        (blocks, 2048, 2048 * 576),
+        (pages, 1792, 1 << 20),  # 1820 rows fit
+        (both, 1024, 1 << 20),
+    ):
+        for scheme in (plan.full_state, plan.recoverssm):
+            assert (scheme.block_tokens, scheme.page_bytes) == (block_tokens, page_bytes)
+    assert (padded.full_state.page_bytes, padded.recoverssm.page_bytes) == (878_592, 976_896), "KDA pages pad the rest"
+
+
+@pytest.mark.parametrize(
+    ("num_kda_layers", "num_attention_layers", "group_layers", "kda_groups", "attention_groups"),
+    [
+        pytest.param(69, 24, 24, 3, 1, id="kimi-k3"),
+        pytest.param(20, 60, 20, 1, 3, id="more attention"),
+        pytest.param(24, 24, 24, 1, 1, id="as many"),
+        pytest.param(13, 12, 13, 1, 1, id="nearly as many: padded"),
+        pytest.param(30, 24, 24, 2, 1, id="just not nearly"),
+        pytest.param(48, 0, 48, 1, 0, id="KDA alone"),
+    ],
+)
+def test_cache_groups_have_the_layers_of_the_rarer_kind(
+    num_kda_layers, num_attention_layers, group_layers, kda_groups, attention_groups
+):
+    model = dataclasses.replace(K3, num_kda_layers=num_kda_layers, num_attention_layers=num_attention_layers)
+
+    assert model.group_layers == group_layers
+    assert (model.num_kda_groups, model.num_attention_groups) == (kda_groups, attention_groups)
+
+
+def test_without_attention_layers_a_request_takes_as_many_blocks_however_long():
+    model = dataclasses.replace(K3, num_attention_layers=0)
+    plan = plan_capacity(model, **PUBLISHED)
+
+    assert plan.recoverssm.block_tokens == 0
+    assert plan.recoverssm.page_bytes == plan.recoverssm.kda_page_bytes
+    assert (plan.full_state.blocks_per_request, plan.recoverssm.blocks_per_request) == (10, 3)
 
 
 def test_without_prefix_caching_the_gain_is_11_8_percent():
@@ -156,6 +216,10 @@ def storage_bytes(tensors):
         ({"draft_tokens": 16}, "spec_query_len"),
         ({"max_model_len": 0}, "max_model_len"),
         ({"budget_bytes": 0}, "budget_bytes"),
+        ({"block_tokens": -1}, "block_tokens"),
+        ({"page_bytes": -1}, "page_bytes"),
+        ({"page_bytes": 976_895}, "page_bytes"),
+        ({"page_bytes": 1 << 20, "block_tokens": 1821}, "page_bytes"),
         ({"budget_bytes": 1_000_000}, "budget_bytes"),
         ({"max_num_seqs": -1}, "max_num_seqs"),
         ({"max_num_seqs": 10_000, "placement": "scratch"}, "max_num_seqs"),
