@@ -1,0 +1,74 @@
+"""The engine of examples/, on a backend of choice, for tests to run and to spoil."""
+
+import random
+from contextlib import contextmanager
+
+import pytest
+import torch
+
+from examples import states
+from examples.engine import Engine
+from examples.states import RecoverSSMStates
+from examples.toy_model import CONV_WIDTH, ToyModel, ToyShape
+from recoverssm import CommitPlan, RecoverSSMConfig, reference
+
+
+class ReferenceContext:
+    """``CommitContext`` by the reference."""
+
+    def __init__(self, pools, records, windows, gate, *, max_num_rows):
+        self.pools, self.records, self.windows, self.gate = pools, records, windows, gate
+        self.max_num_rows = max_num_rows
+
+    def commit(self, num_sampled, query_start_loc, state_indices, *, request_indices=None):
+        assert len(state_indices) <= self.max_num_rows
+        plan = CommitPlan(*torch.zeros((3, len(state_indices)), dtype=torch.int32).unbind())
+        rows = (num_sampled, query_start_loc, state_indices)
+        T = self.records[0].correction.shape[2]
+        reference.commit_plan(*rows, plan, spec_query_len=T, request_indices=request_indices)
+        reference.commit_state(self.pools, self.records, plan, self.gate)
+        reference.compact_conv(self.windows, plan, conv_width=CONV_WIDTH)
+        return plan
+
+
+@contextmanager
+def on(backend):
+    """Engines made and run inside are on the float64 "reference", else on kernels on a "cpu" or "cuda"."""
+    with pytest.MonkeyPatch.context() as patch:
+        if backend == "reference":
+            patch.setattr(states, "verify", reference.verify)
+            patch.setattr(states, "full_state_verify", reference.full_state_verify)
+            patch.setattr(states, "CommitContext", ReferenceContext)
+        yield
+
+
+def make_engine(kind=RecoverSSMStates, *, backend="reference", draft_tokens=3, num_slots=6, **options):
+    device, head_dim = ("cuda", 128) if backend == "cuda" else ("cpu", 16)
+    shape = ToyShape(head_dim=head_dim)
+    config = RecoverSSMConfig(
+        **{
+            "num_heads": shape.num_heads,
+            "draft_tokens": draft_tokens,
+            "max_num_requests": 4,
+            "key_dim": head_dim,
+            "value_dim": head_dim,
+            "activation_dtype": torch.float32,
+        }
+        | options
+    )
+    return Engine(ToyModel(shape, device), kind(ToyModel(shape, device), config, num_slots), num_slots)
+
+
+def add_requests(engine, number, seed=0, longest=20):
+    """Requests of many lengths; some prompts begin alike, some leave one token for their last chunk."""
+    pick = random.Random(seed)
+    common = [pick.randrange(48) for _ in range(longest)]
+    requests = []
+    for i in range(number):
+        prompt = common[: pick.randrange(longest)] + [pick.randrange(48) for _ in range(pick.choice((1, 2, 8)))]
+        requests.append(engine.add(prompt, max_new_tokens=pick.randrange(2, longest), seed=100 * seed + i))
+    return requests
+
+
+def generated(requests):
+    return [request.generated for request in requests]
