@@ -8,7 +8,13 @@ from recoverssm.ops import verify
 from recoverssm.types import GateParams, Records
 
 
-def warm_up(config: RecoverSSMConfig, device: torch.device | str, *, enable_pdl: bool = False) -> None:
+def warm_up(
+    config: RecoverSSMConfig,
+    device: torch.device | str,
+    *,
+    enable_pdl: bool = False,
+    key_gate_recorded: bool = False,
+) -> None:
     """Compile every kernel that steps of ``config`` launch on ``device``, for batches of 1 to max_num_requests rows.
 
     Launches verify and commit of rows without slots, over one token and one slot of memory of its own. On the CPU,
@@ -20,6 +26,7 @@ def warm_up(config: RecoverSSMConfig, device: torch.device | str, *, enable_pdl:
 
     Args:
         enable_pdl: compile verify both as it is launched with ``enable_pdl`` and without.
+        key_gate_recorded: compile verify as it is launched with ``key_gate_recorded``.
     Raises:
         ConfigError: enable_pdl where it cannot be.
     Source: docs/integrating.md section 5.
@@ -43,11 +50,12 @@ def warm_up(config: RecoverSSMConfig, device: torch.device | str, *, enable_pdl:
     layer_gate = GateParams(gate.A_log[0], gate.dt_bias[0], gate.lower_bound)
     context = CommitContext([states], [records], [convs], gate, max_num_rows=rows, conv_width=config.conv_width)
     q, v, raw_beta = zeros(1, H, K, dtype=dtype), zeros(1, H, V, dtype=dtype), zeros(1, H, dtype=dtype)
-    layer = (q, q, v, q, raw_beta, states, records, layer_gate)
+    key = None if key_gate_recorded else q
+    layer = (q, key, v, key, raw_beta, states, records, layer_gate)
     starts, slots = zeros(rows + 1, dtype=torch.int32), zeros(rows, dtype=torch.int32)
     for num_rows in range(1, rows + 1):
         row_starts, row_slots = starts[: num_rows + 1], slots[:num_rows]
         for early in (False, True) if enable_pdl else (False,):
-            verify(*layer, row_starts, row_slots, enable_pdl=early)
+            verify(*layer, row_starts, row_slots, enable_pdl=early, key_gate_recorded=key_gate_recorded)
         for requests in (None, row_slots):
             context.commit(row_slots, row_starts, row_slots, request_indices=requests)

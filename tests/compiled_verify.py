@@ -26,7 +26,7 @@ def compiled(arch, form, state_dtype, spec_query_len, constants):
     tokens, state = torch.zeros(4, dtype=torch.bfloat16), torch.zeros(4, dtype=state_dtype)
     vector, rows = torch.zeros(4), torch.zeros(4, dtype=torch.int32)
     tensors = (*[tokens] * 5, vector, vector, state, vector, tokens, tokens, rows, rows)
-    shape = {"H": 12, "T": spec_query_len, "K": 128, "V": 128, "BOUNDED": True, "BY_SLOT": False}
+    shape = {"H": 12, "T": spec_query_len, "K": 128, "V": 128, "BOUNDED": True, "BY_SLOT": False, "RECORDED": False}
     shape["enable_fp_fusion"] = True
     scalars = (-5.0, 0.5, *[1536] * 9)
     return FORMS[form].kernel.run(*tensors, *scalars, grid=(1,), warmup=True, **shape, **constants)

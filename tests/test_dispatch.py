@@ -365,7 +365,7 @@ def test_a_tensor_that_was_resized_in_place_is_looked_at_again(launches):
 
 def test_what_is_no_tensor_is_refused():
     with pytest.raises(AttributeError, match="NoneType"):
-        verify(**verify_call() | {"k": None})
+        verify(**verify_call() | {"raw_beta": None})
 
 
 def test_the_plan_of_a_context_is_the_same_view_each_time(launches):

@@ -18,7 +18,7 @@ from recoverssm.launch import Form, LaunchRow, tiled_launch, with_row
 from recoverssm.ops.verify import FORMS
 from tests.forms import skip_unless_runs, use_form
 from tests.gluon_interpreter import MemoryFault
-from tests.test_verify import run_verify
+from tests.test_verify import check_recorded, run_verify
 from tests.test_verify_wgmma import CONSTANTS, check_verify, wide
 from tests.windows import Window, int32, storage_bits
 
@@ -48,6 +48,14 @@ def test_emulated_early_start_touches_nothing_early_but_states_slots_and_starts(
     use_form(monkeypatch, "verify", "wgmma_blocks" if blocks else "wgmma", "cpu", **constants)
 
     check_verify(case, "cpu", enable_pdl=True)
+
+
+@pytest.mark.parametrize("case", EARLY[:2], ids=str)
+def test_emulated_early_start_waits_for_recorded_keys_and_gates(case, monkeypatch):
+    """The kernel before may be the one that writes them."""
+    use_form(monkeypatch, "verify", "wgmma", "cpu", **CONSTANTS)
+
+    check_recorded(case, "cpu", enable_pdl=True)
 
 
 def test_the_emulator_sees_what_is_read_early(monkeypatch):

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from recoverssm import reference, verify
+from recoverssm import ConfigError, reference, verify
 from tests.windows import (
     FP32_TOL,
     FULL,
@@ -21,10 +21,17 @@ from tests.windows import (
     tol,
 )
 
+PARTS = ("correction", "key_gate")
 
-def run_verify(window, records=None, out=None, enable_pdl=False):
+
+def run_verify(window, records=None, out=None, enable_pdl=False, key_gate_recorded=False):
+    q, k, v, raw_gate, raw_beta = window.activations
     return verify(
-        *window.activations,
+        q,
+        None if key_gate_recorded else k,
+        v,
+        None if key_gate_recorded else raw_gate,
+        raw_beta,
         window.checkpoint_states[0],
         window.records[0] if records is None else records,
         window.layer_gate(),
@@ -32,7 +39,23 @@ def run_verify(window, records=None, out=None, enable_pdl=False):
         window.state_indices,
         out=window.out if out is None else out,
         enable_pdl=enable_pdl,
+        key_gate_recorded=key_gate_recorded,
     )
+
+
+def check_recorded(case, device, enable_pdl=False):
+    """Keys and gates that stand in the records already give the bits of those handed over, and are left alone."""
+    given, recorded = Window(case, device), Window(case, device)
+    run_verify(given)
+    recorded.records[0].key_gate.copy_(given.records[0].key_gate)
+    states, key_gates = storage_bits(recorded.checkpoint_states[0]), storage_bits(recorded.records[0].key_gate)
+
+    run_verify(recorded, enable_pdl=enable_pdl, key_gate_recorded=True)
+
+    assert torch.equal(storage_bits(recorded.out), storage_bits(given.out))
+    assert torch.equal(storage_bits(recorded.records[0].correction), storage_bits(given.records[0].correction))
+    assert torch.equal(storage_bits(recorded.records[0].key_gate), key_gates)
+    assert torch.equal(storage_bits(recorded.checkpoint_states[0]), states)
 
 
 def expect_verify(window):
@@ -60,6 +83,42 @@ def test_verify_matches_reference(case, device):
     assert_matches("out", out, expected_out, tol(case.activation_dtype, device))
     assert_matches("correction", window.records[0].correction, expected.correction, FP32_TOL)
     assert_matches("key_gate", window.records[0].key_gate, expected.key_gate, 0.0)
+
+
+@pytest.mark.parametrize("case", WINDOW_CASES, ids=str)
+def test_keys_and_gates_may_stand_in_the_records(case, device):
+    check_recorded(case, device)
+
+
+@pytest.mark.parametrize("case", [RAGGED, NULL_SLOTS, replace(RAGGED, by_slot=True)], ids=str)
+def test_reference_takes_recorded_keys_and_gates(case):
+    window = Window(case, "cpu")
+    expected, expected_out = expect_verify(window)
+    records, out = float64_records(window.records[0]), float64_twin(window.out)
+    records.key_gate.copy_(expected.key_gate)
+    q, _, v, _, raw_beta = window.activations
+
+    reference.verify(
+        *(q, None, v, None, raw_beta, window.checkpoint_states[0], records, window.layer_gate()),
+        *(window.query_start_loc, window.state_indices),
+        out=out,
+        key_gate_recorded=True,
+    )
+
+    for actual, wanted in ((out, expected_out), *((getattr(records, x), getattr(expected, x)) for x in PARTS)):
+        assert torch.equal(actual.nan_to_num(nan=9.0), wanted.nan_to_num(nan=9.0))
+
+
+@pytest.mark.parametrize("recorded", [True, False], ids=["recorded", "given"])
+def test_keys_come_from_one_place(recorded):
+    """Both of k and raw_gate, or neither."""
+    window = Window(FULL, "cpu")
+    q, k, v, raw_gate, raw_beta = window.activations
+    layer = (raw_beta, window.checkpoint_states[0], window.records[0], window.layer_gate())
+    rows = (window.query_start_loc, window.state_indices)
+    for key, gate in ((k, raw_gate) if recorded else (None, None), (k, None), (None, raw_gate)):
+        with pytest.raises(ConfigError, match=r"k, raw_gate: expected .* with key_gate_recorded"):
+            verify(q, key, v, gate, *layer, *rows, key_gate_recorded=recorded)
 
 
 @pytest.mark.parametrize("case", [FULL, RAGGED, NULL_SLOTS], ids=str)

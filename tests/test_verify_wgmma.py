@@ -14,7 +14,7 @@ from recoverssm.reference.recurrence import delta_step, kda_log_decay, scaled_qu
 from tests.compile_forms import compile_ahead
 from tests.forms import skip_unless_runs, use_form
 from tests.test_launch import problem
-from tests.test_verify import expect_verify, run_verify, set_small_gates
+from tests.test_verify import check_recorded, expect_verify, run_verify, set_small_gates
 from tests.windows import (
     Window,
     WindowCase,
@@ -74,6 +74,13 @@ EMULATED = [
 ]
 
 
+RECORDED = [
+    wide((8, 3, 0, 8), (2, 1, 3, 0), 8, num_heads=2),
+    wide((2, 9), (2, 1), 9, by_slot=True),
+    wide((8, 1), (2, 1), 8, state_dtype=torch.bfloat16, activation_dtype=torch.float16),
+]
+
+
 @pytest.mark.parametrize("case", EMULATED, ids=str)
 def test_emulated_form_matches_reference(case, monkeypatch):
     blocks = case.lower_bound is None or case.lower_bound < -5.0
@@ -102,6 +109,16 @@ def test_emulated_splits_and_stagings_give_the_same_bits(dtype, monkeypatch):
         bits.append((storage_bits(window.records[0].correction), storage_bits(window.out)))
 
     assert all(torch.equal(one, first) for other in bits for one, first in zip(other, bits[0], strict=True))
+
+
+@pytest.mark.parametrize("form", ["wgmma", "mma"])
+@pytest.mark.parametrize("bv", [64, 128])
+@pytest.mark.parametrize("case", RECORDED, ids=str)
+def test_emulated_keys_and_gates_may_stand_in_the_records(case, bv, form, monkeypatch):
+    tiling = {"SLICE": 32, "AHEAD": 1, "EVICT": False} if form == "mma" else CONSTANTS
+    use_form(monkeypatch, "verify", form, "cpu", **tiling | {"BV": bv, "CAUSAL_BLOCKS": False})
+
+    check_recorded(case, "cpu")
 
 
 @pytest.mark.parametrize("form", ["wgmma", "mma"])
@@ -219,6 +236,7 @@ def gpu_calls(device: str) -> Iterator[Callable[[], object]]:
         activations, *rest = random_rows([1] * num_rows, length, num_heads, dtype, 0, device)
         verify(*activations, *rest)
 
+    yield from (partial(check_recorded, case, device) for case in RECORDED)
     yield from (partial(verify_window, combination) for combination in reversed(COMBINATIONS))
     for case in INVARIANT:
         yield from (partial(verify_rows, num_rows, 12, *case) for num_rows in (1, *BATCHES[1::2]))
@@ -252,6 +270,12 @@ def test_bits_of_a_row_depend_on_nothing_but_the_row(dtype, length, sm_90):
 
         assert torch.equal(out, together[first : first + kept])
         assert torch.equal(alone.correction[0, :, :kept], records.correction[row, :, :kept])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", RECORDED, ids=str)
+def test_keys_and_gates_may_stand_in_the_records(case, sm_90):
+    check_recorded(case, "cuda")
 
 
 @pytest.mark.gpu

@@ -73,6 +73,14 @@ def run_steps(config):
         context.commit(ints[3], starts, slots, request_indices=requests)
 
 
+@pytest.mark.parametrize("recorded", [False, True])
+def test_what_takes_recorded_keys_and_gates_is_compiled_where_that_is_asked_for(recorded):
+    with planned_for(90), noted_launches() as launches:
+        warm_up(CONFIG, "meta", key_gate_recorded=recorded)
+
+    assert {constants["RECORDED"] for *_, constants in launches if "RECORDED" in constants} == {recorded}
+
+
 @pytest.mark.parametrize("arch", [80, 90, 100])
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 def test_steps_launch_nothing_that_was_not_compiled(config, arch):

@@ -40,6 +40,7 @@ def _verify_kernel(
     BK: tl.constexpr,
     BOUNDED: tl.constexpr,
     BY_SLOT: tl.constexpr,  # records go by state slot, not by row
+    RECORDED: tl.constexpr,  # keys and raw gates stand in the records already
     NUM_STAGES: tl.constexpr,
 ):
     """One program handles BV value rows of one head of one speculative row."""
@@ -66,13 +67,17 @@ def _verify_kernel(
     gate_scale = tl.exp(tl.load(A_log_ptr + pid_h))
     dt_bias = tl.load(dt_bias_ptr + pid_h * K + offs_k)
     q_ptrs = q_ptr + first_token * stride_q_token + pid_h * K + offs_k
-    k_ptrs = k_ptr + first_token * stride_k_token + pid_h * K + offs_k
     v_ptrs = v_ptr + first_token * stride_v_token + pid_h * V + offs_v
-    gate_ptrs = raw_gate_ptr + first_token * stride_gate_token + pid_h * K + offs_k
     beta_ptrs = raw_beta_ptr + first_token * stride_beta_token + pid_h
     record = slot if BY_SLOT else row
     correction_ptrs = correction_ptr + record * stride_correction_row + pid_h * T * V + offs_v
     key_gate_ptrs = key_gate_ptr + record * stride_key_gate_row + pid_h * T * 2 * K + offs_k
+    if RECORDED:
+        k_ptrs, gate_ptrs = key_gate_ptrs, key_gate_ptrs + K
+        stride_k_token, stride_gate_token = 2 * K, 2 * K
+    else:
+        k_ptrs = k_ptr + first_token * stride_k_token + pid_h * K + offs_k
+        gate_ptrs = raw_gate_ptr + first_token * stride_gate_token + pid_h * K + offs_k
 
     for _ in tl.range(query_len, num_stages=NUM_STAGES):
         raw_key = tl.load(k_ptrs)
@@ -87,7 +92,7 @@ def _verify_kernel(
 
         tl.store(out_ptrs, output.to(out_ptr.dtype.element_ty))
         tl.store(correction_ptrs, correction)
-        if pid_v == 0:
+        if pid_v == 0 and not RECORDED:
             tl.store(key_gate_ptrs, raw_key.to(key_gate_ptr.dtype.element_ty))
             tl.store(key_gate_ptrs + K, raw_gate.to(key_gate_ptr.dtype.element_ty))
         q_ptrs += stride_q_token

@@ -167,6 +167,7 @@ def _verify_mma_kernel(
     BV: gl.constexpr,
     BOUNDED: gl.constexpr,
     BY_SLOT: gl.constexpr,  # records go by state slot, not by row
+    RECORDED: gl.constexpr,  # keys and raw gates stand in the records already
     CAUSAL_BLOCKS: gl.constexpr,  # couplings that no gate can make overflow
     SLICE: gl.constexpr,  # value rows whose products are taken at once
     AHEAD: gl.constexpr,  # slices whose loads are under way at once
@@ -228,14 +229,21 @@ def _verify_mma_kernel(
         offs_t = token + 8 * o
         mask_t = offs_t < query_len
         row_k = first_token + offs_t
-        raw_key = gl.load(k_ptr + row_k * stride_k_token + offs_k, mask=mask_t, other=0.0)
-        raw_gate = gl.load(raw_gate_ptr + row_k * stride_gate_token + offs_k, mask=mask_t, other=0.0)
+        kept = key_gate_ptr + record * stride_key_gate_row + (pid_h * T + offs_t) * (2 * K) + 32 * chunk + offs_c
+        if RECORDED:
+            k_ptrs, gate_ptrs = kept, kept + K
+        else:
+            k_ptrs, gate_ptrs = (
+                k_ptr + row_k * stride_k_token + offs_k,
+                raw_gate_ptr + row_k * stride_gate_token + offs_k,
+            )
+        raw_key = gl.load(k_ptrs, mask=mask_t, other=0.0)
+        raw_gate = gl.load(gate_ptrs, mask=mask_t, other=0.0)
         raw_query = gl.load(q_ptr + row_k * stride_q_token + offs_k, mask=mask_t, other=0.0)
         if o == 0:
             for i in gl.static_range(min(AHEAD, NUM_SLICES)):
                 slices = slices + (gl.load(state_ptrs + i * SLICE * K, eviction_policy=POLICY),)
-        if pid_v == 0:
-            kept = key_gate_ptr + record * stride_key_gate_row + (pid_h * T + offs_t) * (2 * K) + 32 * chunk + offs_c
+        if pid_v == 0 and not RECORDED:
             gl.store(kept, raw_key.to(key_gate_ptr.dtype.element_ty), mask=mask_t)
             gl.store(kept + K, raw_gate.to(key_gate_ptr.dtype.element_ty), mask=mask_t)
         key = raw_key.to(gl.float32)

@@ -193,6 +193,7 @@ def _verify_wgmma_kernel(
     BV: gl.constexpr,
     BOUNDED: gl.constexpr,
     BY_SLOT: gl.constexpr,  # records go by state slot, not by row
+    RECORDED: gl.constexpr,  # keys and raw gates stand in the records already
     CAUSAL_BLOCKS: gl.constexpr,  # couplings that no gate can make overflow
     KC: gl.constexpr,  # chunks of channels in a slice of 64 value rows
     AHEAD: gl.constexpr,  # slices whose loads are under way at once
@@ -253,8 +254,13 @@ def _verify_wgmma_kernel(
     mask_t = offs_t < query_len
     head_k = pid_h * K
     q_head_ptr = q_ptr + first_token * stride_q_token + head_k
-    k_head_ptr = k_ptr + first_token * stride_k_token + head_k
-    gate_head_ptr = raw_gate_ptr + first_token * stride_gate_token + head_k
+    record_ptr = key_gate_ptr + record * stride_key_gate_row + pid_h * T * 2 * K
+    if RECORDED:
+        k_head_ptr, gate_head_ptr = record_ptr, record_ptr + K
+        stride_k_token, stride_gate_token = 2 * K, 2 * K
+    else:
+        k_head_ptr = k_ptr + first_token * stride_k_token + head_k
+        gate_head_ptr = raw_gate_ptr + first_token * stride_gate_token + head_k
     if not STAGED:
         raw_gate = gl.load(gate_head_ptr + offs_t * stride_gate_token + offs_k, mask_t, 0.0)
         key = gl.load(k_head_ptr + offs_t * stride_k_token + offs_k, mask_t, 0.0)
@@ -281,8 +287,8 @@ def _verify_wgmma_kernel(
     value_ptrs = v_ptr + first_token * stride_v_token + pid_h * V + pid_v * BV + offs_vt * stride_v_token + offs_vv
     value_n = gl.load(value_ptrs, offs_vt < query_len, 0.0)
     values_s = gl.allocate_shared_memory(v_ptr.dtype.element_ty, [TP, BV], gl.SwizzledSharedLayout(1, 1, 1, [1, 0]))
-    if pid_v == 0:
-        key_gate_ptrs = key_gate_ptr + record * stride_key_gate_row + pid_h * T * 2 * K + token_n * (2 * K) + offs_n
+    if pid_v == 0 and not RECORDED:
+        key_gate_ptrs = record_ptr + token_n * (2 * K) + offs_n
         gl.store(key_gate_ptrs, key_n, mask_n, eviction_policy="evict_last")
         gl.store(key_gate_ptrs + K, gate_n, mask_n, eviction_policy="evict_last")
     values_s.store(value_n)

@@ -49,7 +49,7 @@ _PLAN = "commit_lens! source_slots! final_slots!"
 _register_prepared(
     _verify,
     f"{_LAYER} checkpoint_state correction! key_gate! out! query_start_loc state_indices",
-    "float? lower_bound, bool enable_pdl, bool by_slot",
+    "float? lower_bound, bool enable_pdl, bool by_slot, bool key_gate_recorded",
 )
 _register_prepared(
     _full_state_verify,

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from recoverssm.checks import check_layer, check_out, check_records, check_row_vector
 from recoverssm.dispatch import Prepared, TensorMeta
+from recoverssm.errors import ConfigError
 from recoverssm.kernels import gluon_compat
 from recoverssm.kernels.verify import _verify_kernel
 from recoverssm.kernels.verify_mma import _verify_mma_kernel
@@ -49,9 +50,9 @@ FORMS = {
 
 def verify(
     q: Tensor,
-    k: Tensor,
+    k: Tensor | None,
     v: Tensor,
-    raw_gate: Tensor,
+    raw_gate: Tensor | None,
     raw_beta: Tensor,
     checkpoint_state: Tensor,
     records: Records,
@@ -61,6 +62,7 @@ def verify(
     *,
     out: Tensor | None = None,
     enable_pdl: bool = False,
+    key_gate_recorded: bool = False,
 ) -> Tensor:
     """Run the KDA recurrence over each row's window and record it; checkpoints stay as they are.
 
@@ -80,24 +82,40 @@ def verify(
         enable_pdl: begin while the kernel before in the stream is still running (programmatic dependent launch). Only
             where a kernel launched without it stands between whatever last wrote checkpoint_state, query_start_loc or
             state_indices and this call, as the first verify of a step does when it is called without: docs/pdl.md.
+        key_gate_recorded: take keys and raw gates from records.key_gate, where whoever made them has put them already.
+            k and raw_gate are then None, and key_gate is left alone: docs/integrating.md section 1.
     Returns:
         out.
     Raises:
         ShapeError, DtypeError, StrideError, DeviceError: before any launch.
-        ConfigError: enable_pdl where it cannot be: another card than sm_90, or a layer that sm_90's form is not for.
+        ConfigError: k or raw_gate beside key_gate_recorded, or missing without it; enable_pdl where it cannot be:
+            another card than sm_90, or a layer that sm_90's form is not for.
     Source: docs/algorithm.md section 2; vLLM PR 51855.
     """
     if out is None:
         out = torch.empty(v.shape, dtype=v.dtype, device=v.device)
+    if key_gate_recorded:
+        if not (k is raw_gate is None):
+            raise ConfigError(
+                "k, raw_gate: expected None with key_gate_recorded, as records.key_gate has them, got tensors"
+            )
+        k = raw_gate = q  # in places that nothing looks at
+    elif k is None or raw_gate is None:
+        raise ConfigError("k, raw_gate: expected tensors, got None; only with key_gate_recorded do records hold them")
     layer = (q, k, v, raw_gate, raw_beta, gate.A_log, gate.dt_bias, checkpoint_state)
     written = (records.correction, records.key_gate, out)
-    _verify((*layer, *written, query_start_loc, state_indices), gate.lower_bound, enable_pdl, records.by_slot)
+    options = (gate.lower_bound, enable_pdl, records.by_slot, key_gate_recorded)
+    _verify((*layer, *written, query_start_loc, state_indices), *options)
     return out
 
 
 @Prepared
 def _verify(
-    tensors: Sequence[TensorMeta], lower_bound: float | None, enable_pdl: bool, by_slot: bool
+    tensors: Sequence[TensorMeta],
+    lower_bound: float | None,
+    enable_pdl: bool,
+    by_slot: bool,
+    key_gate_recorded: bool,
 ) -> KernelLaunch | None:
     q, k, v, raw_gate, raw_beta, _, _, state, correction, key_gate, out, query_start_loc, state_indices = tensors
     head_dims = check_layer(tensors[:8], "checkpoint_state")
@@ -112,5 +130,5 @@ def _verify(
     strided = (q, k, v, raw_gate, raw_beta, out, state, correction, key_gate)
     scalars = (q.shape[-1] ** -0.5, *(tensor.strides[0] for tensor in strided))
     sizes, aligned = (num_rows, spec_query_len, lower_bound), rows_aligned(q, k, v, raw_gate, out, state)
-    options = {"aligned": aligned, "enable_pdl": enable_pdl, "BY_SLOT": by_slot}
+    options = {"aligned": aligned, "enable_pdl": enable_pdl, "BY_SLOT": by_slot, "RECORDED": key_gate_recorded}
     return tiled_launch("verify", FORMS, state, *sizes, *scalars, **options)

@@ -10,9 +10,9 @@ from recoverssm.types import GateParams, Records
 
 def verify(
     q: Tensor,
-    k: Tensor,
+    k: Tensor | None,
     v: Tensor,
-    raw_gate: Tensor,
+    raw_gate: Tensor | None,
     raw_beta: Tensor,
     checkpoint_state: Tensor,
     records: Records,
@@ -21,6 +21,7 @@ def verify(
     state_indices: Tensor,
     *,
     out: Tensor | None = None,
+    key_gate_recorded: bool = False,
 ) -> Tensor:
     """Run the recurrence over each row's window and record it; checkpoints stay as they are.
 
@@ -29,7 +30,8 @@ def verify(
     owns, are left as they were.
 
     Args:
-        q, k, raw_gate: [M, H, K]; v: [M, H, V]; raw_beta: [M, H]; before norms and activations.
+        q, k, raw_gate: [M, H, K]; v: [M, H, V]; raw_beta: [M, H]; before norms and activations. k and raw_gate are not
+            looked at with key_gate_recorded, which takes them from records.key_gate and leaves it alone.
         checkpoint_state: [P, H, V, K]. records: correction [R, H, T, V], key_gate [R, H, T, 2K]; written.
         gate: A_log [H], dt_bias [H, K].
         query_start_loc: [N + 1]; at most T tokens of a row are used. state_indices: [N].
@@ -44,14 +46,20 @@ def verify(
         return out
     tokens, inside = window_tokens(query_start_loc, spec_query_len)
     live = has_slot(state_indices)
-    query, key = scaled_query(gather_tokens(q, tokens)), unit_key(gather_tokens(k, tokens))
-    log_decay = kda_log_decay(gather_tokens(raw_gate, tokens), gate)
-    value, beta = gather_tokens(v, tokens), torch.sigmoid(gather_tokens(raw_beta, tokens))
-
-    state = gather_slots(checkpoint_state, state_indices)
     entries = state_indices.long() if records.by_slot else torch.arange(num_rows, device=q.device)
     corrections = records.correction.transpose(1, 2)  # views [R, T, H, ...]: a row's tokens first
     key_gates = records.key_gate.transpose(1, 2)
+    if key_gate_recorded:
+        raw_key, raw_gate = key_gates[entries].double().chunk(2, dim=-1)
+    else:
+        assert k is not None
+        assert raw_gate is not None
+        raw_key, raw_gate = gather_tokens(k, tokens), gather_tokens(raw_gate, tokens)
+    query, key = scaled_query(gather_tokens(q, tokens)), unit_key(raw_key)
+    log_decay = kda_log_decay(raw_gate, gate)
+    value, beta = gather_tokens(v, tokens), torch.sigmoid(gather_tokens(raw_beta, tokens))
+
+    state = gather_slots(checkpoint_state, state_indices)
     for t in range(spec_query_len):
         state, correction, output = delta_step(state, log_decay[:, t], key[:, t], query[:, t], value[:, t], beta[:, t])
         here = inside[:, t]
@@ -59,6 +67,6 @@ def verify(
         recorded = here & live
         entry = entries[recorded]
         corrections[entry, t] = correction[recorded].to(corrections.dtype)
-        token = tokens[recorded, t]
-        key_gates[entry, t] = torch.cat((k[token], raw_gate[token]), dim=-1).to(key_gates.dtype)
+        if not key_gate_recorded:
+            key_gates[entry, t] = torch.cat((raw_key[recorded, t], raw_gate[recorded, t]), dim=-1).to(key_gates.dtype)
     return out
