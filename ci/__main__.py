@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
-from .exits import Exit
+from .exits import Exit, Interrupted
 
 try:
     import typer
@@ -84,6 +84,9 @@ def nightly(  # the options are the documentation
         str | None, typer.Option(metavar="no|yes|mixed", help="Fork measuring processes (ci/nightly.toml).")
     ] = None,
     precompile: Annotated[bool, typer.Option(help="Compile what the set launches first, in parallel.")] = True,
+    static: Annotated[
+        bool, typer.Option(help="Compile kernels for every architecture (ci/nightly.toml) and judge their figures.")
+    ] = True,
     counters: Annotated[bool, typer.Option(help="Also count one launch per op with Nsight Compute.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
@@ -119,6 +122,7 @@ def nightly(  # the options are the documentation
             page=page,
             fork=choose_fork(fork, config),
             precompile=precompile,
+            static=static,
             counters=counters,
         )
         result = run_nightly(options, Console(stderr=True))
@@ -312,9 +316,14 @@ def static(
     """
     with errors(as_json):
         from . import static as compiled
+        from .processes import interruptible
 
         earlier = None if base is None else compiled.read_report(base)  # before --out may replace it
-        code, report = compiled.compile_static(case_set, pattern, arch, out, Console(stderr=True))
+        try:
+            with interruptible():
+                code, report = compiled.compile_static(case_set, [pattern], arch, out, Console(stderr=True))
+        except Interrupted as signal:
+            raise KeyboardInterrupt from signal
         code, report = compiled.judge(code, report, earlier)
         print_json(compiled.as_json(code, report)) if as_json else compiled.show(report, Console())
         if not as_json:

@@ -92,6 +92,15 @@ class Thresholds(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         return Limits(limit, margin, processes, row.better.get(metric, "lower"), row.gated)
 
 
+class StaticConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a night compiles without running it."""
+
+    archs: Annotated[tuple[Text, ...], msgspec.Meta(min_length=1)] = ("sm_90", "sm_100", "sm_103")
+    case: Text = "*"  # glob over the cases of the night's set
+    max_compilations: Positive = 60  # of the set nightly, over all architectures; a test holds the glob to it
+    cap_s: Positive = 600
+
+
 class NightlyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The content of ``nightly.toml``."""
 
@@ -104,6 +113,7 @@ class NightlyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     case_cap_s: Positive = 180
     precompile_cap_s: Positive = 240
     fork: Fork = "no"
+    static: StaticConfig = StaticConfig()
 
     def cap_s(self, case_set: str) -> int:
         """Seconds one process may take; a set not named gets the longest."""

@@ -37,10 +37,12 @@ class Findings:
     code: Exit = Exit.PASS
     counted: Sequence[Record] = ()  # whose times the verdicts are of
     left_out: list[str] = field(default_factory=list)  # ids of the others; the notes say why
+    processes_needed: int = 1  # to be judged, and to be a base for later nights
 
-    def accepted(self, min_processes: int) -> bool:
+    @property
+    def accepted(self) -> bool:
         """Whether later nights may be judged against this one: nothing failed, and enough processes to judge by."""
-        return self.code == Exit.PASS and len(self.counted) >= min_processes
+        return self.code == Exit.PASS and len(self.counted) >= self.processes_needed
 
 
 def judge(tonight: Tonight, base: Base | None, thresholds: Thresholds) -> Findings:
@@ -48,9 +50,9 @@ def judge(tonight: Tonight, base: Base | None, thresholds: Thresholds) -> Findin
     statistics = thresholds.statistics
     failed = failed_checks(tonight.records)
     ranked = [(check_verdict(checks, len(tonight.records)), 0.0) for checks in failed.values()]
-    found = Findings()
+    found = Findings(processes_needed=tonight.processes_needed(statistics.min_processes))
     everything, tonight = tonight.records, _leave_unsound_out(tonight, statistics, found)
-    found.notes += _describe(tonight, base, statistics.min_processes) + disturbances(everything)
+    found.notes += _describe(tonight, base, found.processes_needed) + disturbances(everything)
     found.doubts += mixtures(tonight.records)
     found.doubts += control_doubts(tonight.records, base.records if base else (), statistics.control_limit_pct)
     ranked += _judge_series(
@@ -114,7 +116,7 @@ def _verdict(item: Gathered, judgement: Judgement, limits: Limits) -> Verdict:
         contract=m.contract,
         unit=m.unit,
         verdict=judgement.verdict,
-        reason=f"{item.base_reason}; {judgement.reason}" if judgement.verdict == "new" else judgement.reason,
+        reason=_reason(item, judgement),
         gated=limits.gated,
         value=tonight.value if tonight else None,
         low=tonight.low if tonight else None,
@@ -128,6 +130,14 @@ def _verdict(item: Gathered, judgement: Judgement, limits: Limits) -> Verdict:
         limit_pct=limits.band_pct if item.exact else limits.limit_pct,
         detectable_pct=judgement.detectable_pct,
     )
+
+
+def _reason(item: Gathered, judgement: Judgement) -> str:
+    if judgement.verdict == "new":
+        return f"{item.base_reason}; {judgement.reason}"
+    # Of a compiled figure the measurement says which source line it comes from.
+    place = item.example.reason if item.example.contract == "static" and judgement.verdict == "regressed" else ""
+    return f"{judgement.reason}; {place}" if place else judgement.reason
 
 
 def _rank(verdict: Verdict, strength: float) -> tuple[object, ...]:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from rich.console import Console
 
 from benchmarks.harness.errors import AlreadyStoredError, BranchError, StoreError
-from benchmarks.harness.records import decode_record, samples_path
+from benchmarks.harness.records import Record, decode_record, samples_path
 from benchmarks.harness.samples import read_samples
 from benchmarks.harness.store import Store
 from benchmarks.journal import journal_path
@@ -131,11 +131,7 @@ class Measuring:
             counters = {"counters": list(self.counted.counters), "counters_missing": self.counted.missing}
             record = msgspec.structs.replace(record, **counters)
         try:
-            self.store.add_record(record, samples)
-        except AlreadyStoredError:
-            pass  # an earlier run was interrupted after storing it
-        except BranchError as error:
-            self.warnings.append(str(error))
+            self.keep(record, samples)
         except ValueError as error:
             return self._set_aside(path, str(error))
         except (StoreError, OSError) as error:
@@ -154,6 +150,15 @@ class Measuring:
             + (f"; {failed} series failed or are invalid" if failed else "")
             + (f"; {compiled} kernels were not compiled ahead" if compiled else "")
         )
+
+    def keep(self, record: Record, samples: pa.Table) -> None:
+        """Put a record into the store; that it could not be published is a warning. Raises as ``Store.add_record``."""
+        try:
+            self.store.add_record(record, samples)
+        except AlreadyStoredError:
+            pass  # an earlier run was interrupted after storing it
+        except BranchError as error:
+            self.warnings.append(str(error))
 
     def _set_aside(self, path: Path, reason: str) -> str:
         folder = self.out / "quarantine" / self.state.plan.id

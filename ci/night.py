@@ -26,6 +26,10 @@ class Tonight:
     quarantined: Sequence[str] = ()  # records that could not be read, with the reason
     failures: Sequence[str] = ()  # processes that left no record, with the reason
 
+    def processes_needed(self, min_processes: int) -> int:
+        """How many processes this night needs to be judged and to be a base; compiled figures need one."""
+        return 1 if all(record.is_static for record in self.records) else min_processes
+
     def expects(self, case: str, base: Base) -> bool:
         """Whether a series of this case, present in the base night, should be there tonight too.
 
@@ -46,6 +50,7 @@ def choose_base(
     records, and with them the ``min_processes`` to judge by, serves only where there is no other. Nor does one from the
     future, written by a clock that ran ahead, stay the newest for ever.
     """
+    min_processes = tonight.processes_needed(min_processes)
     now = max(record.created_utc for record in tonight.records)
     environment = tonight.records[0].environment.cut_key(host=False)
     wanted = set(tonight.selected)

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -18,6 +18,7 @@ from benchmarks.harness.lock import GpuLock
 from benchmarks.harness.records import Night, Record, new_id, utc_now
 from benchmarks.harness.store import Store, open_store
 
+from . import static_night
 from .compiling import compile_first
 from .config import Fork, Thresholds, load_nightly, load_thresholds
 from .counting import NIGHTLY_SET, count
@@ -29,6 +30,7 @@ from .night import Tonight, choose_base
 from .processes import interruptible
 from .session import STATE_FILE, Plan, State, load, make_seeds, save
 from .starting import FORK_SERVER
+from .static import PROGRAM as STATIC_COMMAND
 
 COMMAND = (sys.executable, "-m", "benchmarks.run")
 COMPILE_COMMAND = (sys.executable, "-m", "benchmarks.compile_first")
@@ -56,10 +58,12 @@ class Options:
     page: bool = True
     fork: Fork = "no"
     precompile: bool = False
+    static: bool = False
     counters: bool = False
     command: Sequence[str] = COMMAND
     fork_server: Sequence[str] = FORK_SERVER
     compile_command: Sequence[str] = COMPILE_COMMAND
+    static_command: Sequence[str] = STATIC_COMMAND
 
 
 @dataclass(slots=True)
@@ -91,6 +95,8 @@ def _run(measuring: Measuring, gpus: Sequence[Gpu], options: Options, thresholds
     try:
         with interruptible():
             save(state, options.out)
+            if options.static:
+                static_night.compile_kernels(measuring, options.static_command)
             for gpu in gpus:
                 _measure(gpu, measuring, options)
             result = _judge_and_store(measuring, options, thresholds)
@@ -185,15 +191,19 @@ def _judge_and_store(measuring: Measuring, options: Options, thresholds: Thresho
     # Here and not before measuring: an interrupted night would set a file aside, and the resumed one would not name it.
     store.check()
     ids = [record for gpu in state.plan.gpus for record in state.records.get(gpu, {}).values()]
+    ids += state.static.values()
     records = store.records(ids)
     lost = set(ids) - {r.id for r in records} - {i for i in ids if any(i in note for note in store.quarantined)}
     measuring.quarantined += [f"record {record}: gone from the store" for record in sorted(lost)]
-    if not records:
-        reasons = "; ".join([*measuring.failures, *measuring.quarantined])
-        return Result(Exit.INVALID, messages=[f"no process left a record that can be read: {reasons}"])
     result = Result(Exit.PASS)
-    for model in dict.fromkeys(r.environment.gpu_model for r in records):
-        night = _judge_model(measuring, options, thresholds, [r for r in records if r.environment.gpu_model == model])
+    if all(record.is_static for record in records):
+        reasons = "; ".join([*measuring.failures, *measuring.quarantined])
+        result = Result(Exit.INVALID, messages=[f"no process left a record that can be read: {reasons}"])
+    archs = measuring.config.static.archs  # what was compiled comes behind what was measured, in this order
+    models = dict.fromkeys(r.environment.gpu_model for r in records)
+    for model in sorted(models, key=lambda model: archs.index(model) if model in archs else -1):
+        own = [r for r in records if r.environment.gpu_model == model]
+        night = _judge_model(measuring, _tonight(measuring, options, own), thresholds)
         result.nights.append(night)
         _store_night(measuring, night, result)
     if result.code != Exit.BROKEN:  # else --resume judges and stores again
@@ -211,26 +221,31 @@ def _judge_and_store(measuring: Measuring, options: Options, thresholds: Thresho
     return result
 
 
-def _judge_model(measuring: Measuring, options: Options, thresholds: Thresholds, records: Sequence[Record]) -> Night:
-    store = measuring.store
-    tonight = Tonight(options.case_set, options.pattern, options.selected, records, failures=measuring.failures)
-    model = records[0].environment.gpu_model
+def _tonight(measuring: Measuring, options: Options, records: Sequence[Record]) -> Tonight:
+    if all(record.is_static for record in records):
+        return static_night.tonight(measuring.state.plan, measuring.config.static, options.selected, records)
+    asked = (options.case_set, options.pattern, options.selected)
+    return Tonight(*asked, records, measuring.quarantined, measuring.failures)
+
+
+def _judge_model(measuring: Measuring, tonight: Tonight, thresholds: Thresholds) -> Night:
+    store, first = measuring.store, tonight.records[0]
+    model = first.environment.gpu_model
     base = choose_base(store.nights(model), store.records, tonight, thresholds.statistics.min_processes)
     # Reading the base night may have set files aside too.
-    quarantined = [*measuring.quarantined, *store.quarantined]
-    tonight = Tonight(options.case_set, options.pattern, options.selected, records, quarantined, measuring.failures)
-    found = judge(tonight, base, thresholds)
+    quarantined = [*tonight.quarantined, *store.quarantined]
+    found = judge(replace(tonight, quarantined=quarantined), base, thresholds)
     return Night(
-        id=new_id(records[0].subject.commit),
+        id=new_id(first.subject.commit),
         created_utc=utc_now(),
-        case_set=options.case_set,
+        case_set=tonight.case_set,
         gpu_model=model,
         records=[r.id for r in found.counted],
         left_out=found.left_out,
         quarantined=quarantined,
         base_night=base.night.id if base else None,
         verdicts=found.verdicts,
-        accepted=found.accepted(thresholds.statistics.min_processes),
+        accepted=found.accepted,
         exit_code=found.code,
         notes=[*found.doubts, *found.notes],
     )

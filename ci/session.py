@@ -30,6 +30,7 @@ class State(msgspec.Struct, forbid_unknown_fields=True):
 
     plan: Plan
     records: dict[str, dict[int, str]]  # GPU -> seed -> record id
+    static: dict[str, str] = {}  # architecture -> id of the record of what was compiled for it
     night_ids: list[str] = []  # written at the end of a full night
 
     def missing(self, gpu: str) -> list[int]:

@@ -16,9 +16,9 @@ from rich.console import Console
 from benchmarks.static.series import SCHEMA_VERSION
 
 from .config import load_thresholds
-from .exits import BrokenEnvironmentError, CommandError, Exit, Interrupted, MissingDataError, UsageError
+from .exits import BrokenEnvironmentError, CommandError, Exit, MissingDataError, UsageError
 from .gpus import CPU, Gpu
-from .processes import interruptible, run_child
+from .processes import run_child
 from .static_gates import regressions
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -64,29 +64,37 @@ LEGEND = (
 
 
 def compile_static(
-    case_set: str, pattern: str, archs: str, folder: Path, console: Console, program: Sequence[str] = PROGRAM
+    case_set: str,
+    patterns: Sequence[str],
+    archs: str,
+    folder: Path,
+    console: Console,
+    program: Sequence[str] = PROGRAM,
+    *,
+    more: Sequence[str] = (),
+    cap_s: float = CAP_S,
 ) -> tuple[Exit, dict[str, Any]]:
     """Compile in a process of its own; returns its exit code and report, which is also in ``folder``.
 
+    Args:
+        patterns: globs that a case must match, all of them. more: further options.
     Raises:
         UsageError, MissingDataError, BrokenEnvironmentError: there is no report at all.
+        Interrupted: the compiling process is gone.
     """
     report = folder.resolve() / REPORT
     report.unlink(missing_ok=True)
-    selected = ["--set", case_set, "--case", pattern, "--arch", archs]
+    globs = [part for pattern in patterns for part in ("--case", pattern)]
+    selected = ["--set", case_set, *globs, "--arch", archs, *more]
     places = ["--out", str(report), "--cache", str(report.parent / "cache")]
     env = Gpu(CPU, "").child_env({name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"})
 
     def say(line: str) -> None:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
-    try:
-        with interruptible():
-            ended = run_child([*program, *selected, *places], env=env, cwd=ROOT, cap_s=CAP_S, on_line=say)
-    except Interrupted as signal:
-        raise KeyboardInterrupt from signal
+    ended = run_child([*program, *selected, *places], env=env, cwd=ROOT, cap_s=cap_s, on_line=say)
     if not report.exists():
-        said = ended.tail[-1] if ended.tail else ended.describe(CAP_S)
+        said = ended.tail[-1] if ended.tail else ended.describe(cap_s)
         raise _ERRORS.get(ended.code, BrokenEnvironmentError)(said)
     return Exit(ended.code), json.loads(report.read_text(encoding="utf-8"))
 

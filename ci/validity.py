@@ -87,9 +87,10 @@ def why_unsound(record: Record, limit_pct: float) -> list[str]:
     """Why no time of this process counts; empty when every case was measured between two rounds of controls that agree.
 
     All of them are in doubt, for nobody knows which came before the card changed. Nothing here looks at what the ops
-    took, so leaving such a process out does not choose by result. On a CPU there are no controls.
+    took, so leaving such a process out does not choose by result. On a CPU, and of what was only compiled, there are no
+    controls.
     """
-    if record.environment.gpu_model == CPU:
+    if record.environment.gpu_model == CPU or record.is_static:
         return []
     starts, ends = ({c.name for c in record.controls if c.when == when} for when in ("start", "end"))
     if not starts:

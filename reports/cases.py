@@ -143,6 +143,33 @@ CPU_COLUMNS = (
     Column("gain", "%", "capacity", "tokens in one budget against full state", _exact(derive.CAPACITY_GAIN, _signed)),
 )
 
+
+def _compiled(metric: str, op: str, provider: str = "recoverssm") -> Callable[[Processes, str], Cell]:
+    return _exact(Series(metric, op, provider, "static"), lambda value: text.number(value, 0))
+
+
+STATIC_COLUMNS = tuple(
+    Column(label, unit, group, hint, _compiled(metric, op, provider), exact=True)
+    for group, op, provider, figures in (
+        ("verify", "verify", "recoverssm", ("registers", "ctas_per_sm", "tensor_core_instructions", "barriers")),
+        ("commit state", "commit_state", "recoverssm", ("registers", "ctas_per_sm", "wide_loads")),
+        ("full state verify", "verify", "full_state", ("registers", "ctas_per_sm", "wide_loads")),
+        ("commit", "commit", "recoverssm", ("launches",)),
+        ("step", "step", "recoverssm", ("launches",)),
+    )
+    for metric in figures
+    for label, unit, hint in (
+        {
+            "registers": ("registers", "a thread", "of the kernel"),
+            "ctas_per_sm": ("fit", "CTAs/SM", "by registers, shared memory and warps"),
+            "tensor_core_instructions": ("tensor", "instr.", "tensor-core instructions in the code"),
+            "wide_loads": ("wide", "loads", "16-byte global loads in the code"),
+            "barriers": ("barriers", "instr.", "barriers in the code"),
+            "launches": ("launches", "a call", "kernels that one call launches"),
+        }[metric],
+    )
+)
+
 REFERENCE_COLUMNS = (
     Column("verify", "µs", REFERENCE_GROUP, "says nothing about a GPU", _time(REFERENCE_VERIFY)),
     Column("commit", "µs", REFERENCE_GROUP, "says nothing about a GPU", _time(REFERENCE_COMMIT)),

@@ -52,14 +52,15 @@ def build_site(history: History, out: Path, *, raw: bool = True) -> Built:
     _claim(out)
     views = [model_view(history, model, raw=raw) for model in history.gpu_models()]
     cpu = model_view(history, CPU, raw=raw) if history.of(CPU) else None
-    for view in [*views, *([cpu] if cpu else [])]:
+    compiled = [model_view(history, arch, raw=raw) for arch in history.archs()]
+    for view in [*views, *([cpu] if cpu else []), *compiled]:
         _write_data(history, view, out)
     _copy_assets(out)
     if raw:
         _copy_raw(history, out)
     (out / "schema.json").write_text(json.dumps(json_schema(), indent=1) + "\n")
     index = out / "index.html"
-    index.write_text(_render(history, views, cpu, raw=raw), encoding="utf-8")
+    index.write_text(_render(history, views, cpu, compiled, raw=raw), encoding="utf-8")
     gpu_nights = sum(len(history.of(view.model)) for view in views)
     files = sum(path.is_file() for path in out.rglob("*"))
     return Built(index, gpu_nights, len(history.of(CPU)), files)
@@ -76,7 +77,9 @@ def _claim(out: Path) -> None:
         shutil.rmtree(out / name, ignore_errors=True)
 
 
-def _render(history: History, views: Sequence[ModelView], cpu: ModelView | None, *, raw: bool) -> str:
+def _render(
+    history: History, views: Sequence[ModelView], cpu: ModelView | None, compiled: Sequence[ModelView], *, raw: bool
+) -> str:
     templates = Environment(
         loader=FileSystemLoader(HERE / "templates"),
         autoescape=True,
@@ -84,10 +87,11 @@ def _render(history: History, views: Sequence[ModelView], cpu: ModelView | None,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    everything = [*views, *([cpu] if cpu else [])]
+    everything = [*views, *([cpu] if cpu else []), *compiled]
     return templates.get_template("index.html.j2").render(
         views=views,
         cpu=cpu,
+        compiled=compiled,
         red=[view for view in everything if view.newest.red],
         damaged=history.damaged,
         raw=raw,

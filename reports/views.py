@@ -7,10 +7,19 @@ from urllib.parse import quote
 
 from benchmarks.harness.records import Environment, Night
 from reports import derive, details, text
-from reports.cases import CPU_COLUMNS, GPU_COLUMNS, REFERENCE_COLUMNS, VERDICT_MARKS, Column, Row, rows_of
+from reports.cases import (
+    CPU_COLUMNS,
+    GPU_COLUMNS,
+    REFERENCE_COLUMNS,
+    STATIC_COLUMNS,
+    VERDICT_MARKS,
+    Column,
+    Row,
+    rows_of,
+)
 from reports.derive import Processes
 from reports.details import Link, ProcessRow
-from reports.sources import CPU, History
+from reports.sources import CPU, History, is_compiled
 from reports.tiles import Past, Tile, tiles_of
 
 HEADLINE_CASE = "kimi_k3_tp8_b32_t8_a3.84_fp32"
@@ -82,7 +91,7 @@ def model_view(history: History, model: str, *, raw: bool) -> ModelView:
     nights, past = shown_past(history, model)
     night, processes = nights[-1], past[-1].processes
     is_cpu = model == CPU
-    columns = CPU_COLUMNS if is_cpu else GPU_COLUMNS
+    columns = CPU_COLUMNS if is_cpu else STATIC_COLUMNS if is_compiled(model) else GPU_COLUMNS
     rows = rows_of(night, processes, columns)
     reference = _reference_rows(night, processes, rows) if is_cpu else []
     rows = [row for row in rows if row.name not in {item.name for item in reference}]
@@ -92,13 +101,13 @@ def model_view(history: History, model: str, *, raw: bool) -> ModelView:
     return ModelView(
         model=model,
         slug=text.file_slug(model),
-        name="CPU" if is_cpu else text.gpu_name(model),
+        name="CPU" if is_cpu else f"{model}, compiled" if is_compiled(model) else text.gpu_name(model),
         is_cpu=is_cpu,
         night=lines[night.id],
         newest=list(lines.values())[-1],
         nights=tuple(reversed(lines.values()))[:MAX_NIGHTS_LISTED],
         selected=selected,
-        tiles=tuple(tiles_of(selected, past)) if selected and not is_cpu else (),
+        tiles=tuple(tiles_of(selected, past)) if selected and columns is GPU_COLUMNS else (),
         columns=columns,
         groups=_groups(columns),
         group_starts=frozenset(i for i, column in enumerate(columns) if i == 0 or columns[i - 1].group != column.group),

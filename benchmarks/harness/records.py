@@ -89,6 +89,7 @@ class Subject(Struct, frozen=True, kw_only=True):
     dirty: bool | None = None
     source_hash: str  # of the recoverssm package's files
     version: str
+    binaries: dict[str, str] = {}  # hashes of compiled kernels by "name id", code and constants alone
 
 
 class Case(Struct, frozen=True, kw_only=True):
@@ -239,6 +240,11 @@ class Record(Struct, frozen=True, kw_only=True):
     compilations: Compilations | None = None
     counters: list[Counter] = []
     counters_missing: str | None = None  # why counters that were asked for are not there
+
+    @property
+    def is_static(self) -> bool:
+        """Whether it holds compiled figures alone: no card, no times, no controls, and one process is enough."""
+        return bool(self.measurements) and all(item.contract == "static" for item in self.measurements)
 
 
 class Verdict(Struct, frozen=True, kw_only=True):

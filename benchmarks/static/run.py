@@ -4,15 +4,15 @@ import json
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from ..cases import NothingSelectedError, UnknownNameError, select
+from ..cases import BenchCase, NothingSelectedError, UnknownNameError, select
 from ..harness.clean_parent import NotCleanError, require_clean
-from ..harness.command_line import CommandLine
+from ..harness.command_line import CommandLine, CommitOption
 from ..harness.parent import end_with_parent
 from .series import SCHEMA_VERSION
 
@@ -25,9 +25,11 @@ app = CommandLine(add_completion=False, rich_markup_mode=None, pretty_exceptions
 def run(
     out: Annotated[Path, typer.Option(help="JSON file to write.")],
     case_set: Annotated[str, typer.Option("--set", help="Set of cases, as for benchmarks.run.")] = "nightly",
-    case: Annotated[str, typer.Option(help="Glob over case names.")] = "*",
+    case: Annotated[list[str] | None, typer.Option(help="Glob over case names; of several, all must match.")] = None,
     arch: Annotated[str, typer.Option(help="Architectures, by commas.")] = "sm_90,sm_100,sm_103",
     cache: Annotated[Path, typer.Option(help="Folder of what was compiled before.")] = Path("out/static/cache"),
+    records: Annotated[Path | None, typer.Option(help="Folder for a record of each architecture as well.")] = None,
+    commit: CommitOption = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes; one per core if left out.")] = None,
 ) -> None:
     """Compile every kernel that the cases launch, for every architecture.
@@ -37,7 +39,7 @@ def run(
     """
     end_with_parent()
     try:
-        cases = select(case_set, case)
+        cases = _select(case_set, case or ["*"])
         require_clean(library_threads=True)
     except (UnknownNameError, NothingSelectedError, NotCleanError) as error:
         _fail(str(error), {UnknownNameError: USAGE, NothingSelectedError: MISSING}.get(type(error), BROKEN))
@@ -72,7 +74,7 @@ def run(
         "schema_version": SCHEMA_VERSION,
         "contract": "static",
         "compiler": {"triton": _triton_version(), "ptxas": {name: ptxas_version(name) for name in known}},
-        "selection": {"set": case_set, "case": case, "archs": asked},
+        "selection": {"set": case_set, "case": " and ".join(case or ["*"]), "archs": asked},
         "problems": [*problems.values(), *(f"{name} is missing from Triton" for name in tools.missing)],
         "kernels": [_entry(job, outcome) for job, outcome in zip(planned.jobs, outcomes, strict=True)],
         "num_launches": planned.num_launches,
@@ -81,6 +83,8 @@ def run(
     temporary = out.with_name(f".{out.name}.{os.getpid()}")
     temporary.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     temporary.replace(out)
+    if records is not None:
+        _write_records(report, case_set, cases, case or [], commit, time.monotonic() - begun, records)
     raise typer.Exit(exit_code(bool(problems), tools.missing, [outcome.failure for outcome in outcomes]))
 
 
@@ -107,6 +111,33 @@ def _entry(job: Any, outcome: Any) -> dict[str, Any]:
         "figures": outcome.examined.figures if outcome.examined else None,
         "lines": outcome.examined.lines if outcome.examined else {},
     }
+
+
+def _select(case_set: str, patterns: Sequence[str]) -> list[BenchCase]:
+    chosen = [select(case_set, pattern) for pattern in patterns]
+    found = [case for case in chosen[0] if all(case in some for some in chosen)]
+    if not found:
+        raise NothingSelectedError(f"--case: nothing in set {case_set!r} matches {' and '.join(patterns)}")
+    return found
+
+
+def _write_records(
+    report: Mapping[str, Any],
+    case_set: str,
+    cases: Sequence[BenchCase],
+    patterns: Sequence[str],
+    commit: str | None,
+    duration_s: float,
+    folder: Path,
+) -> None:
+    # Not before all is compiled: pyarrow brings threads, and then no child could be forked.
+    from ..process import write_record
+    from .recording import Run, records_of
+
+    command = ["python", "-m", "benchmarks.static.run", "--set", case_set]
+    command += [part for pattern in patterns for part in ("--case", pattern)]
+    for record, samples in records_of(report, Run(case_set, cases, command, commit, duration_s)):
+        write_record(folder / f"{record.environment.gpu_model}.json", record, samples)
 
 
 def _is_arch(name: str) -> bool:

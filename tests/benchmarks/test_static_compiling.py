@@ -9,18 +9,20 @@ import sys
 from pathlib import Path
 
 import pytest
+import triton
 
+from benchmarks.harness.records import decode_record, samples_path
 from benchmarks.static.run import exit_code
 
 ROOT = Path(__file__).parents[2]
 CASE = "kimi_k3_tp8_b32_t8_a3.84_bf16"
 
 
-def compiled(root, out, archs="sm_90,sm_103", case=CASE):
+def compiled(root, out, archs="sm_90,sm_103", case=CASE, more=()):
     env = {name: value for name, value in os.environ.items() if name not in {"TRITON_INTERPRET", "PYTHONPATH"}}
     command = [sys.executable, "-m", "benchmarks.static.run", "--set", "smoke", "--case", case, "--arch", archs]
     places = ["--out", str(out / "report.json"), "--cache", str(out / "cache")]
-    return subprocess.run([*command, *places], cwd=root, env=env, capture_output=True, text=True, check=False)
+    return subprocess.run([*command, *places, *more], cwd=root, env=env, capture_output=True, text=True, check=False)
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +67,23 @@ def test_a_second_run_compiles_nothing_and_writes_the_same_bytes(first):
     number = re.search(r"(\d+) kernels, (\d+) compiled before", again.stderr)
     assert number[1] == number[2] != "0"
     assert (out / "report.json").read_bytes() == before
+
+
+def test_a_record_for_each_architecture_holds_the_figures_and_its_compiler(first):
+    out, _ = first
+    compiled(ROOT, out, "sm_90,sm_42,sm_103", more=("--records", str(out / "records"), "--commit", "0123abcd"))
+    assert sorted(path.name for path in (out / "records").glob("*.json")) == ["sm_103.json", "sm_90.json"]
+    record = decode_record((out / "records" / "sm_103.json").read_bytes())
+    assert record.is_static
+    assert (record.environment.gpu_model, record.environment.compute_capability) == ("sm_103", "10.3")
+    assert (record.environment.triton, record.subject.commit) == (triton.__version__, "0123abcd")
+    figures = by_kernel(out)["sm_103", "commit_state_async"]
+    key = ("registers", "commit_state", "recoverssm", CASE, "static")
+    assert {item.key: item.value for item in record.measurements}[key] == figures["registers"]
+    assert figures["binary_hash"] in record.subject.binaries.values()
+    places = {item.metric: item.reason for item in record.measurements if item.op == "conv"}
+    assert places["barriers"].startswith("recoverssm/kernels/conv.py:")
+    assert samples_path(out / "records" / "sm_103.json").exists()
 
 
 def test_another_checkout_with_more_comments_has_the_same_binaries(first, tmp_path):

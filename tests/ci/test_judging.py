@@ -266,7 +266,7 @@ def test_process_that_cannot_be_believed_is_left_out_and_the_night_stands_on_fiv
     found = judged([*good[:2], bad, *good[2:]], base_of(make_records()))
 
     assert (found.code, found.doubts) == (Exit.PASS, [])
-    assert found.accepted(5)
+    assert found.accepted
     assert (found.counted, found.left_out) == (good, [bad.id])
     assert [note for note in found.notes if "left out" in note] == [f"record {bad.id}: left out: {reason}"]
     assert (named(found).n_processes, named(found).value) == (5, 100.0)
@@ -278,7 +278,7 @@ def test_night_with_too_few_processes_that_can_be_believed_is_invalid(changes, r
     found = judged([*make_records(QUIET[:4]), bad], base_of(make_records()))
 
     assert found.code == Exit.INVALID
-    assert not found.accepted(5)
+    assert not found.accepted
     assert found.doubts == ["4 of 5 processes can be believed, 5 are needed"]
     assert f"record {bad.id}: left out: {reason}" in found.notes
     assert (named(found).n_processes, named(found).value) == (4, pytest.approx(100.05))

@@ -4,9 +4,13 @@ import json
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from benchmarks.harness.records import Environment, Measurement, Verdict
+from benchmarks.harness.samples import samples_table
 from benchmarks.harness.store import Store
+from reports.sources import read_stores
 from tests.reports.golden import HEADLINE, HOST, SKIP_REASON, UUID, NightPlan, golden_cases, write_night
 
 
@@ -39,6 +43,46 @@ def test_every_data_file_is_one_strict_json_assignment(golden_site):
         assert match, file
         json.loads(match[2], parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
         assert json.loads(match[1]) == file.relative_to(golden_site / "data").with_suffix("").as_posix()
+
+
+def compiled_night(store: Store) -> None:
+    environment = Environment(gpu_model="sm_103", python="any", torch="any", harness="1", triton="3.6.0")
+    facts = {"op": "verify", "provider": "recoverssm", "case": HEADLINE, "contract": "static"}
+    figures = [
+        Measurement(metric=metric, unit=metric, value=value, reason="verify_mma.py:12", **facts)
+        for metric, value in (("registers", 168), ("ctas_per_sm", 3), ("barriers", 10))
+    ]
+    record = msgspec.structs.replace(
+        store.records()[0], id="20260105T000000Z-0123-abc", environment=environment, controls=[], measurements=figures
+    )
+    store.add_record(record, samples_table([]))
+    verdict = Verdict(metric="barriers", unit="x", verdict="regressed", reason="9 to 10", gated=True, **facts)
+    night = msgspec.structs.replace(
+        store.nights()[0],
+        id="20260105T000001Z-0123-abc",
+        gpu_model="sm_103",
+        records=[record.id],
+        verdicts=[verdict],
+        exit_code=1,
+        accepted=False,
+    )
+    store.add_night(night)
+
+
+def test_what_was_compiled_has_a_section_of_its_own_and_is_no_gpu(tmp_path):
+    store = one_night(tmp_path / "store", NightPlan(day=4))
+    compiled_night(store)
+    history = read_stores([str(tmp_path / "store")])
+    assert (history.gpu_models(), history.archs()) == (["nvidia-h200"], ["sm_103"])
+
+    page = build(tmp_path / "store", tmp_path / "site")
+    section = page[page.index('<section id="sm_103"') :]
+    (row,) = re.findall(rf'<tr data-case="{HEADLINE}".*?</tr>', section, flags=re.S)
+    shown = re.findall(r'<td class="number[^>]*>([^<]*)</td>', row)
+    assert [text.strip() for text in shown[:4]] == ["168", "3", "–", "10"]
+    assert "sm_103, compiled: the last night is red, regressed" in page
+    data = (tmp_path / "site" / "data" / "sm_103" / f"case-{HEADLINE}.js").read_text()
+    assert "ctas_per_sm" in data
 
 
 def test_all_addresses_are_relative_and_exist(golden_site):
