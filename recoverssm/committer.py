@@ -8,8 +8,8 @@ from torch import Tensor
 from recoverssm.checks import ACTIVATION_DTYPES, check_tensor
 from recoverssm.dispatch import describe
 from recoverssm.errors import ArgumentError, ShapeError
-from recoverssm.ops import commit_plan, commit_state, compact_conv
-from recoverssm.types import CommitPlan, GateParams, LayerTable, Records
+from recoverssm.ops import align_plan, commit_plan, commit_state, compact_conv
+from recoverssm.types import AlignInputs, AlignPlan, Boundaries, CommitPlan, GateParams, LayerTable, Records
 
 
 class CommitContext:
@@ -27,6 +27,7 @@ class CommitContext:
         gate: stacked over layers, A_log [L, H], dt_bias [L, H, K] fp32.
         max_num_rows: rows of the largest batch, at most R where records go by row; sizes the plan.
         conv_width: taps of the short convolution.
+        block_size: tokens of a block in cache mode "align", whose states are then written where they end; else None.
     Raises:
         ShapeError, DtypeError, StrideError, DeviceError: layers that differ, records of too few rows, conv windows of
             too few tokens, and whatever else a later commit would refuse.
@@ -42,6 +43,7 @@ class CommitContext:
         *,
         max_num_rows: int,
         conv_width: int = 4,
+        block_size: int | None = None,
     ) -> None:
         for name, layers in (("records", records), ("conv_states", conv_states)):
             if layers and len(layers) != len(checkpoint_states):
@@ -69,8 +71,12 @@ class CommitContext:
                     f"conv_states: expected windows of at least {needed} tokens (conv_width - 1 + T - 1), "
                     f"got {conv.shape[1]}"
                 )
-        self._plan_buffer = torch.zeros((3, max_num_rows), dtype=torch.int32, device=device)
-        self._plans: dict[int, CommitPlan] = {}
+        self._block_size = block_size
+        window = self._spec_query_len
+        self._buffer = AlignPlan.zeros(
+            max_num_rows, spec_query_len=window, block_size=window if block_size is None else block_size, device=device
+        )
+        self._plans: dict[int, AlignPlan] = {}
 
     def commit(
         self,
@@ -79,40 +85,44 @@ class CommitContext:
         state_indices: Tensor,
         *,
         request_indices: Tensor | None = None,
+        align: AlignInputs | None = None,
     ) -> CommitPlan:
         """Commit the last verified window and return the plan, a view that the next commit overwrites.
 
-        Arguments as in ``commit_plan``. Runs on the current stream; may be captured in a CUDA graph.
+        Arguments as in ``commit_plan``, or in ``align_plan`` where there are blocks. Runs on the current stream; may be
+        captured in a CUDA graph.
 
         Raises:
             ShapeError, DtypeError, StrideError, DeviceError: before any launch.
+            ArgumentError: ``align`` is missing, is of no use here, or has blocks of another size.
         """
-        plan = self._plan_of(state_indices.numel())
-        commit_plan(
-            num_sampled,
-            query_start_loc,
-            state_indices,
-            plan,
-            spec_query_len=self._spec_query_len,
-            request_indices=request_indices,
-        )
-        self._commit_layers(plan)
-        return plan
+        block_size = None if align is None else align.block_size
+        if block_size != self._block_size:
+            raise ArgumentError(f"align: expected block_size={self._block_size} as in this context, got {block_size}")
+        plan, boundaries = self._plan_of(state_indices.numel()), None
+        rows, window = (num_sampled, query_start_loc, state_indices), self._spec_query_len
+        if align is None:
+            commit_plan(*rows, plan.commit, spec_query_len=window, request_indices=request_indices)
+        else:
+            align_plan(*rows, align, plan, spec_query_len=window, request_indices=request_indices)
+            boundaries = plan.boundaries
+        self._commit_layers(plan.commit, boundaries)
+        return plan.commit
 
-    def _plan_of(self, num_rows: int) -> CommitPlan:
+    def _plan_of(self, num_rows: int) -> AlignPlan:
         """The front of the plan buffer; views are kept, as making them costs as much as a launch."""
-        max_num_rows = self._plan_buffer.shape[1]
+        max_num_rows = self._buffer.final_columns.numel()
         if num_rows > max_num_rows:
             raise ShapeError(f"state_indices: expected at most max_num_rows={max_num_rows} rows, got {num_rows}")
         if num_rows not in self._plans:
-            self._plans[num_rows] = CommitPlan(*self._plan_buffer[:, :num_rows].unbind())
+            self._plans[num_rows] = self._buffer.front(num_rows)
         return self._plans[num_rows]
 
-    def _commit_layers(self, plan: CommitPlan) -> None:
+    def _commit_layers(self, plan: CommitPlan, boundaries: Boundaries | None = None) -> None:
         tables = (self._states, self._corrections, self._key_gates)
-        commit_state(*tables, plan, self._gate, by_slot=self._by_slot)
+        commit_state(*tables, plan, self._gate, by_slot=self._by_slot, boundaries=boundaries)
         if self._convs is not None:
-            compact_conv(self._convs, plan, conv_width=self._conv_width)
+            compact_conv(self._convs, plan, conv_width=self._conv_width, boundaries=boundaries)
 
 
 def _go_by_slot(records: Sequence[Records]) -> bool:

@@ -1,7 +1,6 @@
 """RecoverSSMConfig: every option of an engine in one place; what cannot work is refused when it is constructed.
 
-Refusals come in two kinds, and the message says which: what cannot work at all, and what is not built yet. Either way
-it names what works instead, so that nothing runs with an option that is silently ignored.
+A refusal says why, and names what works instead, so that nothing runs with an option that is silently ignored.
 """
 
 import math
@@ -34,7 +33,7 @@ class RecoverSSMConfig:
         activation_dtype: of q, k, v, raw gate and beta, and of the key and gate record.
         gate_lower_bound: negative for the bounded gate (Kimi-K3: -5), None for the unbounded one.
         cache_mode: "none" keeps the running state of a request; "align" also the states at block ends.
-        block_size: tokens of a block; goes with "align" alone.
+        block_size: tokens of a block, any number of at least 1; goes with "align" alone.
         placement: records in "scratch", by speculative row, or in each slot's "page" (``page_layout``).
         conv_layout: "SD", a conv slot is [conv_state_len, 3HD], or "DS", it is [3HD, conv_state_len].
         tensor_parallel, pipeline_parallel: ranks. With p pipeline stages p steps are in flight, each with staging
@@ -173,11 +172,7 @@ def _check_cache(config: RecoverSSMConfig) -> None:
                 f"block_size: expected at least 1 token with cache_mode 'align', got {config.block_size}; it is the "
                 "block of the KDA cache group, not the smallest of all groups"
             )
-        raise ConfigError(
-            "cache_mode: 'align' is not built yet, as commit writes one state per request: use 'none' and switch "
-            "prefix caching off for the KDA layers"
-        )
-    if config.block_size is not None:
+    elif config.block_size is not None:
         raise ConfigError(
             f"block_size: expected None with cache_mode 'none', which has no blocks, got {config.block_size}"
         )

@@ -9,7 +9,8 @@ from torch import Tensor
 from recoverssm.config import RecoverSSMConfig
 from recoverssm.errors import ArgumentError, ConfigError, ShapeError, StepError
 from recoverssm.metadata import RequestSlot, SpecRow, StepMetadata
-from recoverssm.types import NULL_SLOT, CommitPlan
+from recoverssm.reference.columns import block_column
+from recoverssm.types import NULL_SLOT, AlignInputs, CommitPlan
 
 MAX_REMEMBERED = 64
 """Finished steps whose end an error can still tell."""
@@ -39,8 +40,9 @@ class Committer(Protocol):
         state_indices: Tensor,
         *,
         request_indices: Tensor | None = None,
+        align: AlignInputs | None = None,
     ) -> CommitPlan:
-        """Fold the accepted records of each row into its state; arguments as in ``commit_plan``."""
+        """Fold the accepted records of each row into its state; arguments as in ``commit_plan`` or ``align_plan``."""
         ...
 
 
@@ -68,6 +70,7 @@ class RecoverSSMState:
             raise ConfigError("committers: expected one per lane, got one twice; a plan is its lane's own")
         self._committers = tuple(committers)
         self._debug = config.debug
+        self._block_size = config.block_size
         self._pending: dict[int, _PendingStep] = {}
         self._finished: dict[int, str] = {}
 
@@ -96,23 +99,32 @@ class RecoverSSMState:
                 )
         self._pending[step.step_id] = _PendingStep(step, rows)
 
-    def commit_step(self, step: StepMetadata, sampled: SampledByRow | SampledBySlot) -> CommitPlan | None:
+    def commit_step(
+        self, step: StepMetadata, sampled: SampledByRow | SampledBySlot, *, align: AlignInputs | None = None
+    ) -> CommitPlan | None:
         """Commit the verified step in all layers, and give its staging buffers back.
 
         Rows with nothing sampled, dropped requests and padding are left bit for bit as they were. A step that
         refuses its arguments is still pending.
 
+        Args:
+            align: in cache mode "align", tokens and blocks of the requests in the order of ``sampled``, as the step
+                found them: before its tokens, with the columns that it was given.
         Returns:
             The plan, by speculative row, until the lane's next commit; None where no row was speculative.
         Raises:
             StepError: the step was never recorded, or is committed or discarded already.
             ShapeError: a request of the step has no entry in ``sampled``.
             ShapeError, DtypeError, StrideError, DeviceError: as ``CommitContext.commit``.
-            ArgumentError: with ``config.debug``, a count below 0 or above the row's tokens.
+            ArgumentError: ``align`` is missing, is of no use here, or has blocks of another size; with
+                ``config.debug``, a count below 0 or above the row's tokens, or a state whose block has no slot.
         """
         if step.is_dummy:
             raise StepError(f"step {step.step_id} cannot be committed: it is a dummy, of a capture or a warm-up")
         pending = self._take(step, "committed")
+        block_size = None if align is None else align.block_size
+        if block_size != self._block_size:
+            raise ArgumentError(f"align: expected block_size={self._block_size} as in the config, got {block_size}")
         plan = None
         if step.num_spec_rows:
             indices: Sequence[int]
@@ -128,8 +140,14 @@ class RecoverSSMState:
             pending.check_entries(sampled.num_sampled, indices)
             if self._debug:
                 pending.check_counts(sampled.num_sampled, indices)
+                if align is not None:
+                    pending.check_blocks(sampled.num_sampled, align, indices)
             plan = self._committers[step.lane].commit(
-                sampled.num_sampled, step.query_start_loc, step.state_indices, request_indices=request_indices
+                sampled.num_sampled,
+                step.query_start_loc,
+                step.state_indices,
+                request_indices=request_indices,
+                align=align,
             )
         self._finish(step, "committed")
         return plan
@@ -219,4 +237,17 @@ class _PendingStep:
                 raise ArgumentError(
                     f"num_sampled: expected 0 to {query_len}, the tokens of request slot {slot} in step "
                     f"{self.step.step_id}, got {count}"
+                )
+
+    def check_blocks(self, num_sampled: Tensor, align: AlignInputs, indices: Sequence[int]) -> None:
+        """Wait for the device and look for states that would not be written, as their block has no slot."""
+        counts, computed, tables = (x.tolist() for x in (num_sampled, align.num_computed, align.block_table))
+        for slot, row in self.rows.items():
+            count, before, table = counts[indices[row]], computed[indices[row]], tables[indices[row]]
+            column = block_column(before + count, align.block_size)
+            if count > 0 and not (before >= 0 and column < len(table) and table[column] > NULL_SLOT):
+                raise ArgumentError(
+                    f"block_table: expected a slot in column {column} for request slot {slot} in step "
+                    f"{self.step.step_id}, which has {before} tokens and accepts {count} in blocks of "
+                    f"{align.block_size}, got {table}"
                 )

@@ -152,11 +152,14 @@ class AlignInputs:
         num_computed: [B] int32, tokens of each request before the step.
         block_table: [B, C] int32, slot of each block of this group; entries behind the allocated columns are not read.
         block_size: tokens per block of this table, any number: a window may cross several boundaries.
+        running_columns: [B] int32, written: the column that holds the state of each request whose row is committed;
+            others are left alone. None where the engine does not keep them on the device.
     """
 
     num_computed: Tensor
     block_table: Tensor
     block_size: int
+    running_columns: Tensor | None = None
 
     def __post_init__(self) -> None:
         _check_block_size(self.block_size)
@@ -184,8 +187,7 @@ class AlignPlan:
     Attributes:
         commit: as without align, but that final slots come from the block table.
         boundaries: which states on the way have to be written too, J >= ``max_boundaries`` a row.
-        final_columns: [N] int32, block-table column of final_slots, the running column of the next step; -1 where
-            commit_lens is 0.
+        final_columns: [N] int32, block-table column of final_slots, -1 where commit_lens is 0.
     """
 
     commit: CommitPlan
@@ -204,6 +206,16 @@ class AlignPlan:
         shape = (num_rows, max_boundaries(spec_query_len, block_size))
         rows = CommitPlan(zeros(num_rows), zeros(num_rows), zeros(num_rows))
         return cls(rows, Boundaries(zeros(*shape), zeros(*shape)), zeros(num_rows))
+
+    def front(self, num_rows: int) -> "AlignPlan":
+        """The plan of its first rows, in the same memory."""
+        commit, boundaries = self.commit, self.boundaries
+        rows = (commit.commit_lens, commit.source_slots, commit.final_slots)
+        return AlignPlan(
+            CommitPlan(*(row[:num_rows] for row in rows)),
+            Boundaries(boundaries.lens[:num_rows], boundaries.slots[:num_rows]),
+            self.final_columns[:num_rows],
+        )
 
 
 @lru_cache(256)

@@ -5,7 +5,7 @@ import torch
 from recoverssm.committer import CommitContext
 from recoverssm.config import RecoverSSMConfig
 from recoverssm.ops import verify
-from recoverssm.types import GateParams, Records
+from recoverssm.types import AlignInputs, GateParams, Records
 
 
 def warm_up(
@@ -48,7 +48,15 @@ def warm_up(
         records = Records(correction.expand(rows, -1, -1, -1), key_gate.expand(rows, -1, -1, -1))
     gate = GateParams(zeros(1, H), zeros(1, H, K), config.gate_lower_bound)
     layer_gate = GateParams(gate.A_log[0], gate.dt_bias[0], gate.lower_bound)
-    context = CommitContext([states], [records], [convs], gate, max_num_rows=rows, conv_width=config.conv_width)
+    context = CommitContext(
+        [states],
+        [records],
+        [convs],
+        gate,
+        max_num_rows=rows,
+        conv_width=config.conv_width,
+        block_size=config.block_size,
+    )
     q, v, raw_beta = zeros(1, H, K, dtype=dtype), zeros(1, H, V, dtype=dtype), zeros(1, H, dtype=dtype)
     key = None if key_gate_recorded else q
     layer = (q, key, v, key, raw_beta, states, records, layer_gate)
@@ -57,5 +65,9 @@ def warm_up(
         row_starts, row_slots = starts[: num_rows + 1], slots[:num_rows]
         for early in (False, True) if enable_pdl else (False,):
             verify(*layer, row_starts, row_slots, enable_pdl=early, key_gate_recorded=key_gate_recorded)
+        blocks: list[AlignInputs | None] = [None]
+        if config.block_size is not None:
+            blocks = [AlignInputs(row_slots, row_slots[:, None], config.block_size, kept) for kept in (None, row_slots)]
         for requests in (None, row_slots):
-            context.commit(row_slots, row_starts, row_slots, request_indices=requests)
+            for align in blocks:
+                context.commit(row_slots, row_starts, row_slots, request_indices=requests, align=align)

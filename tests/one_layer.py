@@ -38,7 +38,8 @@ class ReferenceCommitter:
         self.pool, self.records, self.conv, self.gate, self.spec_query_len = pool, records, conv, gate, spec_query_len
         self.num_commits = 0
 
-    def commit(self, num_sampled, query_start_loc, state_indices, *, request_indices=None) -> CommitPlan:
+    def commit(self, num_sampled, query_start_loc, state_indices, *, request_indices=None, align=None) -> CommitPlan:
+        assert align is None, "this committer knows no blocks"
         plan = CommitPlan(*torch.zeros((3, state_indices.shape[0]), dtype=torch.int32).unbind())
         reference.commit_plan(
             num_sampled,

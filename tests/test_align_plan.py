@@ -115,13 +115,17 @@ def test_align_plan_matches_reference(block_size, num_boundaries, num_rows, inde
     starts = torch.cat((int32([0], device), lens.cumsum(0, dtype=torch.int32)))
     table = torch.full((num_rows, 11), SOMEBODY_ELSES, dtype=torch.int32, device=device)[:, :7]
     table.copy_(draw(-1, 9, num_rows, 7))
-    align = AlignInputs(draw(-1, 9 * block_size, num_rows), table, block_size)
-    request_indices = draw(-1, num_rows + 2, num_rows) if indexed else None
+    running = torch.full((num_rows,), -7, dtype=torch.int32, device=device)
+    align = AlignInputs(draw(-1, 9 * block_size, num_rows), table, block_size, running)
+    expected_running = running.cpu()
+    # Each request has one row; some rows have none, and some requests no row.
+    requests = int32((torch.randperm(num_rows + 3, generator=generator)[:num_rows] - 1).tolist(), device)
+    request_indices = requests if indexed else None
     arguments = (draw(-1, 7, num_rows), starts, draw(-1, 9, num_rows))
     expected, plan = plan_of(num_rows, num_boundaries), plan_of(num_rows, num_boundaries, device)
     reference.align_plan(
         *(x.cpu() for x in arguments),
-        AlignInputs(align.num_computed.cpu(), table.cpu(), block_size),
+        AlignInputs(align.num_computed.cpu(), table.cpu(), block_size, expected_running),
         expected,
         spec_query_len=4,
         request_indices=None if request_indices is None else request_indices.cpu(),
@@ -130,6 +134,7 @@ def test_align_plan_matches_reference(block_size, num_boundaries, num_rows, inde
     align_plan(*arguments, align, plan, spec_query_len=4, request_indices=request_indices)
 
     assert as_rows(plan) == as_rows(expected)
+    assert running.tolist() == expected_running.tolist()
 
 
 def test_a_table_in_which_all_stays_in_one_block_gives_the_commit_plan(device):
@@ -206,20 +211,21 @@ def test_counts_tables_and_tokens_are_read_by_request_row(device):
     assert as_rows(plan) == [(2, 5, 1, 0, [(0, 0)]), (8, 6, 6, 1, [(4, 2)])]
 
 
-def test_the_next_running_column_is_the_final_one(device):
-    plan = plan_of(1, 1, device)
+def test_the_next_running_column_is_the_final_one_and_others_are_left_alone(device):
+    plan, running = plan_of(1, 1, device), int32([5, 0], device)
 
     align_plan(
         int32([2, 3], device),
         int32([0, 3], device),
         int32([4], device),
-        AlignInputs(int32([6, 7], device), int32([[8, 9], [3, 4]], device), 8),
+        AlignInputs(int32([6, 7], device), int32([[8, 9], [3, 4]], device), 8, running),
         plan,
         spec_query_len=8,
         request_indices=int32([1], device),
     )
 
     assert plan.final_columns.tolist() == [1]
+    assert running.tolist() == [5, 1]
 
 
 def test_a_running_column_counts_blocks_of_its_own_group():

@@ -27,7 +27,7 @@ REFUSED = {
     "bound without end": ({"gate_lower_bound": float("-inf")}, "gate_lower_bound: expected a finite"),
     "states at every block": ({"cache_mode": "all"}, "cache_mode: expected 'none' or 'align', got 'all'"),
     "align without blocks": ({"cache_mode": "align"}, "block_size: expected at least 1 token"),
-    "align": ({"cache_mode": "align", "block_size": 1536}, "cache_mode: 'align' is not built yet, .* use 'none'"),
+    "align with blocks of nothing": ({"cache_mode": "align", "block_size": 0}, "block_size: expected at least 1 token"),
     "blocks without align": ({"block_size": 1536}, "block_size: expected None with cache_mode 'none'"),
     "unknown placement": ({"placement": "host"}, "placement: expected 'scratch' or 'page'"),
     "unknown conv layout": ({"conv_layout": "SSD"}, "conv_layout: expected 'SD' or 'DS'"),
@@ -41,9 +41,10 @@ def test_what_cannot_work_is_refused_with_what_does(options, message):
 
 
 @pytest.mark.parametrize("block_size", [1, 4, 7, 8, 1536])
-def test_a_block_shorter_than_the_window_is_met_at_construction_not_at_the_first_commit(block_size):
-    with pytest.raises(ConfigError, match="'align' is not built yet"):
-        RecoverSSMConfig(**VALID, cache_mode="align", block_size=block_size)
+def test_blocks_of_any_size_work_those_shorter_than_the_window_too(block_size):
+    config = RecoverSSMConfig(**VALID, cache_mode="align", block_size=block_size)
+
+    assert (config.cache_mode, config.block_size) == ("align", block_size)
 
 
 @pytest.mark.parametrize(

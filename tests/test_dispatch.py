@@ -91,7 +91,7 @@ def align_plan_call():
     call = commit_plan_call()
     tables = int32([[1, 2, 3]] * 3, "cpu")
     plan = AlignPlan.zeros(3, spec_query_len=4, block_size=4)
-    return call | {"align": AlignInputs(int32([3, 4, 5], "cpu"), tables, 4), "plan": plan}
+    return call | {"align": AlignInputs(int32([3, 4, 5], "cpu"), tables, 4, int32([0, 1, 1], "cpu")), "plan": plan}
 
 
 def commit_state_call():

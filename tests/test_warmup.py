@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from recoverssm import (
+    AlignInputs,
     CaptureError,
     CommitContext,
     GateParams,
@@ -24,6 +25,7 @@ CONFIGS = {
     "unbounded": replace(CONFIG, gate_lower_bound=None),
     "draftless": replace(CONFIG, draft_tokens=0, num_heads=1),
     "pages": replace(CONFIG, placement="page", conv_layout="DS"),
+    "align": replace(CONFIG, cache_mode="align", block_size=3),
     "small": replace(CONFIG, key_dim=32, value_dim=64, activation_dtype=torch.float32),
 }
 
@@ -36,9 +38,9 @@ def compiled(launches):
         names = [name for name in kernel.arg_names if not name.endswith("_ptr")]
         kinds = tuple(
             (name, (value == 1, value % 16 == 0) if isinstance(value, int) and name not in general else type(value))
-            for name, value in zip(names, scalars, strict=False)
+            for name, value in zip(names, (value for value in scalars if value is not None), strict=False)
         )
-        found.add((kernel.__name__, kinds, tuple(sorted(constants.items()))))
+        found.add((kernel.__name__, scalars.count(None), kinds, tuple(sorted(constants.items()))))
     return found
 
 
@@ -58,7 +60,7 @@ def run_steps(config):
     if config.placement == "scratch":
         records = [Records(paged(rows, H, T, V), paged(rows, H, T, 2 * K, dtype=dtype)) for _ in range(3)]
     gate = GateParams(torch.empty(3, H, device="meta"), torch.empty(3, H, K, device="meta"), config.gate_lower_bound)
-    context = CommitContext(states, records, convs, gate, max_num_rows=rows)
+    context = CommitContext(states, records, convs, gate, max_num_rows=rows, block_size=config.block_size)
     for num_rows in range(1, rows + 1):
         tokens = num_rows * T
         sizes = [H * K, H * K, H * V, H * K]
@@ -69,8 +71,13 @@ def run_steps(config):
         starts, slots, requests = ints[0][: num_rows + 1], ints[1][:num_rows], ints[2][:num_rows]
         layer_gate = GateParams(gate.A_log[1], gate.dt_bias[1], gate.lower_bound)
         verify(q, k, v, raw_gate, raw_beta, states[1], records[1], layer_gate, starts, slots)
-        context.commit(ints[3][:num_rows], starts, slots)
-        context.commit(ints[3], starts, slots, request_indices=requests)
+        for sampled, request_indices in ((ints[3][:num_rows], None), (ints[3], requests)):
+            blocks = [None]
+            if config.block_size:
+                table = torch.empty(sampled.numel(), 70, dtype=torch.int32, device="meta")[:, :64]
+                blocks = [AlignInputs(sampled, table, config.block_size, running) for running in (None, sampled)]
+            for align in blocks:
+                context.commit(sampled, starts, slots, request_indices=request_indices, align=align)
 
 
 @pytest.mark.parametrize("recorded", [False, True])

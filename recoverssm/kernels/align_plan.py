@@ -23,6 +23,7 @@ def _align_plan_kernel(
     boundary_lens_ptr,
     boundary_slots_ptr,
     final_columns_ptr,
+    running_columns_ptr,
     num_rows,
     num_requests,
     num_columns,
@@ -34,7 +35,7 @@ def _align_plan_kernel(
     HAS_REQUEST_INDICES: tl.constexpr,
     BN: tl.constexpr,
 ):
-    """One program handles BN speculative rows, with J boundaries each."""
+    """One program handles BN speculative rows, with J boundaries each. Running columns may be None."""
     offs_n = tl.program_id(0) * BN + tl.arange(0, BN)
     offs_j = tl.arange(0, BJ)
     mask_n = offs_n < num_rows
@@ -73,6 +74,8 @@ def _align_plan_kernel(
     tl.store(source_slots_ptr + offs_n, tl.where(live, source_slot, 0), mask=mask_n)
     tl.store(final_slots_ptr + offs_n, tl.where(live, final_slot, 0), mask=mask_n)
     tl.store(final_columns_ptr + offs_n, tl.where(live, final_column, -1), mask=mask_n)
+    if running_columns_ptr is not None:
+        tl.store(running_columns_ptr + request, final_column, mask=mask_n & live)
     offs = offs_n[:, None] * J + offs_j[None, :]
     tl.store(boundary_lens_ptr + offs, tl.where(crossed, boundary_lens, 0), mask=mask)
     tl.store(boundary_slots_ptr + offs, tl.where(crossed, boundary_slots, 0), mask=mask)

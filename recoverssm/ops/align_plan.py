@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from recoverssm.checks import (
@@ -44,6 +45,7 @@ def align_plan(
         num_sampled, query_start_loc, request_indices: as for ``commit_plan``.
         state_indices: [N] int32, slots that verify read: block ``reference.block_column`` of all tokens of the step.
         align: num_computed [B], block_table [B, C] int32, rows may lie apart; B as in num_sampled, by request row.
+            running_columns [B] or None, written where the request's row is committed.
         plan: int32, of N rows and at least ``max_boundaries`` boundaries; all of it is written.
         spec_query_len: T of the records.
     Raises:
@@ -55,15 +57,21 @@ def align_plan(
     commit, boundaries = plan.commit, plan.boundaries
     inputs = (num_sampled, query_start_loc, state_indices, requests, align.num_computed, align.block_table)
     rows = (commit.commit_lens, commit.source_slots, commit.final_slots)
-    rest = (boundaries.lens, boundaries.slots, plan.final_columns)
-    _align_plan((*inputs, *rows, *rest), spec_query_len, align.block_size, has_request_indices)
+    tensors = (*inputs, *rows, boundaries.lens, boundaries.slots, plan.final_columns)
+    options = (spec_query_len, align.block_size, has_request_indices)
+    if torch.compiler.is_compiling():
+        torch.ops.recoverssm.align_plan(*tensors, align.running_columns, *options)
+        return
+    running = () if align.running_columns is None else (align.running_columns,)
+    _align_plan((*tensors, *running), *options)
 
 
 @Prepared
 def _align_plan(
     tensors: Sequence[TensorMeta], spec_query_len: int, block_size: int, has_request_indices: bool
 ) -> KernelLaunch | None:
-    num_sampled, query_start_loc, state_indices, request_indices, num_computed, block_table, *plan = tensors
+    num_sampled, query_start_loc, state_indices, request_indices, num_computed, block_table = tensors[:6]
+    plan, running_columns = tensors[6:12], tensors[12:]
     device = num_sampled.device
     check_device("num_sampled", device)
     check_row_vector("num_sampled", num_sampled, None, device)
@@ -76,6 +84,8 @@ def _align_plan(
     check_dense_after("align.block_table", block_table, 0)
     check_spec_query_len("spec_query_len", spec_query_len)
     num_boundaries = _check_align_plan(plan, num_rows, max_boundaries(spec_query_len, block_size), device)
+    for columns in running_columns:
+        check_row_vector("align.running_columns", columns, num_requests, device)
     if has_request_indices:
         check_row_vector("request_indices", request_indices, num_rows, device)
     if num_rows == 0:
@@ -86,7 +96,13 @@ def _align_plan(
         _align_plan_kernel,
         (-(-num_rows // BLOCK_ROWS),),
         device,
-        scalars=(num_rows, num_requests, block_table.shape[1], block_table.strides[0]),
+        scalars=(
+            *(() if running_columns else (None,)),
+            num_rows,
+            num_requests,
+            block_table.shape[1],
+            block_table.strides[0],
+        ),
         constants={**sizes, **tiles, "HAS_REQUEST_INDICES": has_request_indices, "num_warps": 4},
     )
 

@@ -30,15 +30,17 @@ def _register(name: str, schema: str, function: Callable[..., None]) -> None:
 
 
 def _register_prepared(op: Prepared, tensors: str, options: str) -> None:
-    """Register an op under the names of its tensors, a mark behind those that it writes."""
+    """Register an op under the names of its tensors: "!" behind those that it writes, "?" behind one that may lack."""
     names = tensors.split()
 
     def function(*arguments: Any) -> None:
-        op(arguments[: len(names)], *arguments[len(names) :])
+        given = [tensor for tensor in arguments[: len(names)] if tensor is not None]
+        op(given, *arguments[len(names) :])
 
-    arguments = (
-        f"Tensor(a{i}!) {name[:-1]}" if name.endswith("!") else f"Tensor {name}" for i, name in enumerate(names)
-    )
+    arguments = []
+    for i, name in enumerate(names):
+        kind = f"Tensor(a{i}!)" if "!" in name else "Tensor"
+        arguments.append(f"{kind}? {name.rstrip('!?')}" if "?" in name else f"{kind} {name.rstrip('!')}")
     _register(op.name, f"{', '.join(arguments)}, {options}", function)
 
 
@@ -59,7 +61,7 @@ _register_prepared(
 _register_prepared(_commit_plan, f"{_ROWS} {_PLAN}", "int spec_query_len, bool has_request_indices")
 _register_prepared(
     _align_plan,
-    f"{_ROWS} num_computed block_table {_PLAN} boundary_lens! boundary_slots! final_columns!",
+    f"{_ROWS} num_computed block_table {_PLAN} boundary_lens! boundary_slots! final_columns! running_columns!?",
     "int spec_query_len, int block_size, bool has_request_indices",
 )
 

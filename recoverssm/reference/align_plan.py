@@ -24,7 +24,8 @@ def align_plan(
 
     Args:
         num_sampled, query_start_loc, state_indices, spec_query_len, request_indices: as for ``commit_plan``.
-        align: num_computed [B], block_table [B, C], by request row. plan: tensors of N rows, of J boundaries each.
+        align: num_computed [B], block_table [B, C], by request row; running_columns [B], written, or None.
+        plan: tensors of N rows, of J boundaries each.
     Source: docs/algorithm.md section 8.
     """
     commit_plan(
@@ -47,6 +48,8 @@ def align_plan(
             if final < len(table) and table[final] > NULL_SLOT:
                 row, column = (commit_len, source_slot, table[final]), final
                 crossed = _boundaries(num_computed, commit_len, table, align.block_size)
+                if align.running_columns is not None:
+                    align.running_columns[request] = final
         rows.append(row)
         columns.append(column)
         boundaries.append((crossed + [(0, NULL_SLOT)] * num_boundaries)[:num_boundaries])
