@@ -23,7 +23,7 @@ case '$(STORE)' in branch:*) ;; *) mkdir -p '$(STORE)' ;; esac; \
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test test-long test-gpu sanitize profile nightly bench asv site clean
+.PHONY: help setup check test test-long test-gpu test-gpu-long sanitize profile nightly bench asv site clean
 
 help: ## this list
 	@echo 'make nightly   the whole job in one command; make test   everything that needs no GPU'
@@ -52,10 +52,13 @@ test-gpu: setup ## the gpu tests, on a GPU host; writes reports/evidence/gpu-tes
 	@$(PY) -m ci.evidence gpu
 	@# the library's side by side, the harness's alone on the card, as they time
 	@mkdir -p out && rm -f out/gpu-library.xml out/gpu-harness.xml
-	status=0; run='env -u TRITON_INTERPRET $(PY) -m pytest -m gpu'; \
+	status=0; run='env -u TRITON_INTERPRET $(PY) -m pytest -m "gpu and not long"'; \
 	  $$run -n $(GPU_JOBS) --dist worksteal --junitxml out/gpu-library.xml tests/test_*.py || status=$$?; \
 	  $$run --junitxml out/gpu-harness.xml tests --ignore-glob 'tests/test_*.py' || status=$$?; \
 	  $(PY) -m ci.evidence write --junit out/gpu-library.xml --junit out/gpu-harness.xml && exit $$status
+
+test-gpu-long: setup ## the gpu tests that take minutes, on a GPU host
+	env -u TRITON_INTERPRET $(PY) -m pytest -m 'gpu and long' --timeout 3600
 
 sanitize: setup ## compute-sanitizer (memcheck, racecheck) over every kernel, on a GPU host that has it
 	$(PY) -m tests.sanitize

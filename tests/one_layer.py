@@ -1,9 +1,10 @@
 """One KDA layer with its convolution, run through the builder and RecoverSSMState, beside a reading request by request.
 
-Slots that nobody owns are NaN all the time. A request's true state is folded token by token from what was accepted.
+Slots that nobody owns are NaN all the time. What a slot is to hold stands in a float64 twin of the pool, of which the
+recurrence makes the state after every token of a window; accepting a prefix picks one.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -24,10 +25,10 @@ from recoverssm import (
     verify,
 )
 from recoverssm.reference.recurrence import delta_step, kda_log_decay, scaled_query, unit_key
-from tests.windows import int32
+from recoverssm.reference.windows import gather_tokens, window_tokens
+from tests.windows import FP32_TOL, int32, tol
 
-H, K, V, WIDTH = 1, 16, 16, 4
-CHANNELS = H * (2 * K + V)
+WIDTH = 4
 NOBODY = 3  # sampled tokens of rows and slots that are no speculative row of the step: must not matter
 
 
@@ -59,29 +60,47 @@ class ReferenceCommitter:
 class Request:
     request_slot: int
     state_slot: int
-    state: Tensor  # [H, V, K] float64, after everything that was accepted
-    history: Tensor  # [WIDTH - 1, CHANNELS], raw projections before the next token
-    window: list[Tensor] = field(default_factory=list)  # activations and projections of the step in flight
+
+
+@dataclass
+class Flight:
+    """A step between verify and commit.
+
+    Attributes:
+        order: by request row, None where the request has gone.
+        states: what each speculative row would hold after so many of its tokens, [T + 1, N, H, V, K] float64.
+        projections: [N, T, C].
+    """
+
+    step: StepMetadata
+    order: list[Request | None]
+    states: Tensor
+    projections: Tensor
 
 
 class OneLayer:
-    """An engine's part in it: slots, prefill, and what becomes of a request between verify and commit."""
+    """An engine's part in it: slots, prefill, prefix cache, and what becomes of a request between verify and commit."""
 
     def __init__(self, config: RecoverSSMConfig, *, device: str | None = None, num_slots: int = 12) -> None:
         """Kernels run on ``device``; without one everything is the reference in float64."""
         self.config, self.device = config, device or "cpu"
-        self.generator = torch.Generator().manual_seed(0)
+        self.generator = torch.Generator(self.device).manual_seed(0)
         dtype = torch.float32 if device else torch.float64
-        T, rows = config.spec_query_len, config.max_num_requests
+        T, rows, H, K, V = (
+            config.spec_query_len, config.max_num_requests, config.num_heads, config.key_dim, config.value_dim,
+        )  # fmt: skip
+        self.state_shape, self.window_shape = (H, V, K), (WIDTH - 1, H * (2 * K + V))
         self.gate = GateParams(self.random(1, H), self.random(1, H, K), config.gate_lower_bound)
         self.layer_gate = GateParams(self.gate.A_log[0], self.gate.dt_bias[0], config.gate_lower_bound)
-        self.weight = self.random(CHANNELS, WIDTH)
-        self.pool = torch.full((num_slots, H, V, K), float("nan"), dtype=dtype, device=self.device)
-        self.conv = torch.full((num_slots, WIDTH + T - 2, CHANNELS), float("nan"), device=self.device)
+        self.weight = self.activations(self.window_shape[1], WIDTH)
+        self.pool = self.nobodys(num_slots, *self.state_shape, dtype=dtype)
+        self.conv = self.nobodys(num_slots, WIDTH + T - 2, self.window_shape[1], dtype=config.activation_dtype)
+        self.truth = self.nobodys(num_slots, *self.state_shape, dtype=torch.float64)
+        self.history = self.nobodys(num_slots, *self.window_shape, dtype=config.activation_dtype)
         self.records = [
             Records(
-                torch.full((rows, H, T, V), float("nan"), dtype=dtype, device=self.device),
-                torch.full((rows, H, T, 2 * K), float("nan"), device=self.device),
+                self.nobodys(rows, H, T, V, dtype=dtype),
+                self.nobodys(rows, H, T, 2 * K, dtype=config.activation_dtype),
             )
             for _ in range(config.steps_in_flight)
         ]
@@ -92,44 +111,84 @@ class OneLayer:
             for records in self.records
         ]
         self.verify = verify if device else reference.verify
-        self.tolerance = 2e-6 if device else 1e-12
+        self.state_tol, self.out_tol = FP32_TOL if device else 1e-12, tol(config.activation_dtype, self.device)
+        self.out_error = torch.zeros((), dtype=torch.float64, device=self.device)  # the worst since the last check
         self.builder = MetadataBuilder(config, num_state_slots=num_slots, device=self.device)
         self.life = RecoverSSMState(config, self.committers)
         self.free_slots = list(range(1, num_slots))
         self.free_requests = list(range(num_slots))
         self.requests: list[Request] = []
-        self.in_flight: dict[int, tuple[StepMetadata, list[Request | None]]] = {}
+        self.cached: list[int] = []  # slots of the prefix cache
+        self.in_flight: dict[int, Flight] = {}
 
     def random(self, *shape: int) -> Tensor:
-        return torch.randn(*shape, generator=self.generator).to(self.device)
+        return torch.randn(*shape, generator=self.generator, device=self.device)
 
-    def add(self) -> Request:
-        """A request whose prompt has been computed."""
-        request = Request(
-            self.free_requests.pop(0), self.free_slots.pop(0), self.random(H, V, K).double(), self.random(3, CHANNELS)
-        )
+    def activations(self, *shape: int) -> Tensor:
+        return self.random(*shape).to(self.config.activation_dtype)
+
+    def nobodys(self, *shape: int, dtype: torch.dtype) -> Tensor:
+        return torch.full(shape, float("nan"), dtype=dtype, device=self.device)
+
+    @property
+    def idle(self) -> list[Request]:
+        """Requests that are in no step."""
+        busy = {id(request) for flight in self.in_flight.values() for request in flight.order}
+        return [request for request in self.requests if id(request) not in busy]
+
+    def add(self, prompt: tuple[Tensor, Tensor] | None = None) -> Request:
+        """A request whose prompt has been computed: a new one, or one that left this state and history."""
+        request = Request(self.free_requests.pop(0), self.free_slots.pop(0))
         self.requests.append(request)
+        state, history = prompt or (self.random(*self.state_shape), self.activations(*self.window_shape))
+        self.truth[request.state_slot], self.history[request.state_slot] = state, history
         self.prefill(request)
         return request
 
     def prefill(self, request: Request) -> None:
         """Write what a prompt of all its tokens would leave."""
-        self.pool[request.state_slot] = request.state.to(self.pool.dtype)
-        self.conv[request.state_slot, : WIDTH - 1] = request.history
+        slot = request.state_slot
+        self.pool[slot], self.conv[slot, : WIDTH - 1] = self.truth[slot], self.history[slot]
 
-    def remove(self, request: Request) -> None:
-        """Its slots are free for others at once, and hold NaN until they are taken."""
+    def remove(self, request: Request) -> tuple[Tensor, Tensor]:
+        """Free its slots for others at once, NaN until they are taken; returns what they should have held."""
+        held = self.truth[request.state_slot].clone(), self.history[request.state_slot].clone()
         self.life.drop_request(request.request_slot)
         self.forget(request)
+        return held
 
     def forget(self, request: Request) -> None:
         self.requests.remove(request)
-        for _, rows in self.in_flight.values():
-            rows[:] = [None if row is request else row for row in rows]
-        self.pool[request.state_slot] = float("nan")
-        self.conv[request.state_slot] = float("nan")
-        self.free_slots.insert(0, request.state_slot)
+        for flight in self.in_flight.values():
+            flight.order[:] = [None if row is request else row for row in flight.order]
+        self.free(request.state_slot)
         self.free_requests.insert(0, request.request_slot)
+
+    def free(self, slot: int) -> None:
+        for held in (self.pool, self.conv, self.truth, self.history):
+            held[slot] = float("nan")
+        self.free_slots.insert(0, slot)
+
+    def cache(self, request: Request) -> int:
+        """Copy an idle request's state and history to a slot of the prefix cache, which must hold them from now on."""
+        self.cached.append(self.free_slots.pop(0))
+        self.copy(request.state_slot, self.cached[-1])
+        return self.cached[-1]
+
+    def hit(self, cached: int) -> Request:
+        """A request whose prompt ends where ``cached`` was left."""
+        request = Request(self.free_requests.pop(0), self.free_slots.pop(0))
+        self.requests.append(request)
+        self.copy(cached, request.state_slot)
+        return request
+
+    def copy(self, source: int, target: int) -> None:
+        for held in (self.pool, self.conv[:, : WIDTH - 1], self.truth, self.history):
+            held[target] = held[source]
+
+    def evict(self, cached: int) -> None:
+        self.cached.remove(cached)
+        self.free(cached)
 
     def step(self, windows: list[tuple[Request, int]], prompts: int = 0) -> StepMetadata:
         """Verify so many tokens of each request, in a batch with ``prompts`` prompts of two tokens before and after."""
@@ -147,33 +206,49 @@ class OneLayer:
             )
         )
         self.life.record_step(step)
-        self.in_flight[step.step_id] = (step, order)
-        tokens = sum(lens)
-        batch = [
-            self.random(tokens, H, K),
-            self.random(tokens, H, K),
-            self.random(tokens, H, V),
-            self.random(tokens, H, K),
-            self.random(tokens, H),
-            self.random(tokens, CHANNELS),
-        ]
-        first = 0
-        for request, n in zip(order, lens, strict=True):
-            request.window = [x[first : first + n] for x in batch]
-            first += n
-        *spec, projections = (x[step.spec_tokens] for x in batch)
-        reference.update_conv_window(
-            self.conv, projections, step.query_start_loc, step.state_indices, self.weight.to(projections.dtype)
-        )
-        self.verify(
+        tokens, (H, V, K) = sum(lens), self.state_shape
+        sizes = (H, K), (H, K), (H, V), (H, K), (H,), self.window_shape[1:]
+        *spec, projections = (self.activations(tokens, *size)[step.spec_tokens] for size in sizes)
+        reference.update_conv_window(self.conv, projections, step.query_start_loc, step.state_indices, self.weight)
+        out = self.verify(
             *spec, self.pool, self.records[step.lane], self.layer_gate, step.query_start_loc, step.state_indices
         )
+        self.in_flight[step.step_id] = self.expect(step, order, *spec, projections, out)
         return step
+
+    def expect(
+        self,
+        step: StepMetadata,
+        order: list[Request | None],
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        raw_gate: Tensor,
+        raw_beta: Tensor,
+        projections: Tensor,
+        out: Tensor,
+    ) -> Flight:
+        """The states that accepting would leave, from the recurrence; ``out`` is compared with its outputs."""
+        states, outs = [self.truth[step.state_indices.long()]], []
+        if step.num_spec_tokens == 0:
+            return Flight(step, order, states[0][None], projections)
+        tokens, inside = window_tokens(step.query_start_loc, self.config.spec_query_len)
+        query, key = scaled_query(gather_tokens(q, tokens)), unit_key(gather_tokens(k, tokens))
+        log_decay = kda_log_decay(gather_tokens(raw_gate, tokens), self.layer_gate)
+        value, beta = gather_tokens(v, tokens), gather_tokens(raw_beta, tokens).sigmoid()
+        for t in range(self.config.spec_query_len):
+            state, _, output = delta_step(states[t], log_decay[:, t], key[:, t], query[:, t], value[:, t], beta[:, t])
+            states.append(state)
+            outs.append(output)
+        expected = torch.where(inside[..., None, None], torch.stack(outs, dim=1), 0)
+        actual = torch.where(inside[..., None, None], gather_tokens(out, tokens), 0)
+        self.out_error = torch.maximum(self.out_error, (actual - expected).norm() / expected.norm())
+        return Flight(step, order, torch.stack(states), projections[tokens])
 
     def commit(self, step: StepMetadata, accepted: dict[int, int], *, by_slot: bool = False) -> CommitPlan | None:
         """Commit ``accepted`` tokens by request slot; requests that accept none are computed anew."""
-        _, order = self.in_flight[step.step_id]
-        of = [NOBODY if request is None else accepted.get(request.request_slot, NOBODY) for request in order]
+        flight = self.in_flight[step.step_id]
+        of = [NOBODY if request is None else accepted.get(request.request_slot, NOBODY) for request in flight.order]
         if by_slot:
             counts = [accepted.get(slot, NOBODY) for slot in range(self.pool.shape[0])]
             sampled = SampledBySlot(int32(counts, self.device))
@@ -181,33 +256,40 @@ class OneLayer:
             sampled = SampledByRow(int32(of, self.device))
         plan = self.life.commit_step(step, sampled)
         del self.in_flight[step.step_id]
-        speculative = set(step.spec_request_rows)
-        for row, request in enumerate(order):
-            if request is not None and row in speculative:
-                self.accept(request, of[row])
+        kept = []
+        for spec_row, row in enumerate(step.spec_request_rows):
+            request = flight.order[row]
+            if request is not None and of[row]:
+                kept.append((spec_row, of[row], request.state_slot))
+            elif request is not None:
+                self.prefill(request)
+        if kept:
+            self.accept(flight, *torch.tensor(kept, device=self.device).unbind(1))
         return plan
 
-    def accept(self, request: Request, num_tokens: int) -> None:
-        """What the request is to hold from now on, folded one token at a time."""
-        q, k, v, raw_gate, raw_beta, projections = (x[:num_tokens] for x in request.window)
-        decay, beta = kda_log_decay(raw_gate, self.layer_gate), raw_beta.double().sigmoid()
-        for t in range(num_tokens):
-            request.state, _, _ = delta_step(
-                request.state, decay[t], unit_key(k[t]), scaled_query(q[t]), v[t].double(), beta[t]
-            )
-        request.history = torch.cat((request.history, projections))[-(WIDTH - 1) :]
-        if num_tokens == 0:
-            self.prefill(request)
+    def accept(self, flight: Flight, rows: Tensor, num_tokens: Tensor, slots: Tensor) -> None:
+        """What the slots are to hold from now on."""
+        self.truth[slots] = flight.states[num_tokens, rows]
+        sequence = torch.cat((self.history[slots], flight.projections[rows]), dim=1)
+        positions = num_tokens[:, None] + torch.arange(WIDTH - 1, device=self.device)
+        self.history[slots] = sequence[torch.arange(len(rows), device=self.device)[:, None], positions]
 
     def check(self) -> None:
-        """Every request holds its own state and history, and every other slot is NaN."""
-        owned = {request.state_slot for request in self.requests}
-        nobody = [slot for slot in range(self.pool.shape[0]) if slot not in owned]
-        assert self.pool[nobody].isnan().all(), "a slot without an owner was written"
-        assert self.conv[nobody].isnan().all(), "a conv slot without an owner was written"
-        waiting = {id(request) for _, order in self.in_flight.values() for request in order}
-        for request in self.requests:
-            error = (self.pool[request.state_slot].double() - request.state).norm() / request.state.norm()
-            assert error <= self.tolerance, f"request slot {request.request_slot}: state off by {error:.1e}"
-            if id(request) not in waiting:
-                assert torch.equal(self.conv[request.state_slot, : WIDTH - 1], request.history)
+        """Every owner's slot holds its own state and history, every other slot NaN; outputs were right. Waits once."""
+        owners = {request.state_slot: f"request slot {request.request_slot}" for request in self.requests}
+        owners |= {slot: f"cached slot {slot}" for slot in self.cached}
+        settled = {request.state_slot for request in self.idle} | set(self.cached)
+        off = (self.pool - self.truth).flatten(1).norm(dim=1) / self.truth.flatten(1).norm(dim=1)
+        differing = (self.conv[:, : WIDTH - 1] != self.history).flatten(1).sum(1)
+        written = [(~held.isnan()).flatten(1).sum(1) for held in (self.pool, self.conv)]
+        figures = torch.stack((off, differing, *written, self.out_error.expand(len(off))), dim=1).tolist()
+        for slot, (error, num_differing, in_pool, in_conv, _) in enumerate(figures):
+            if slot not in owners:
+                assert in_pool == 0, f"slot {slot} has no owner and was written"
+                assert in_conv == 0, f"conv slot {slot} has no owner and was written"
+                continue
+            assert error <= self.state_tol, f"{owners[slot]}: state off by {error:.1e}"
+            if slot in settled:
+                assert num_differing == 0, f"{owners[slot]}: {num_differing:.0f} differences in its history"
+        assert figures[0][-1] <= self.out_tol, f"outputs off by {figures[0][-1]:.1e}"
+        self.out_error = torch.zeros_like(self.out_error)

@@ -12,7 +12,7 @@ CONFTEST = Path(__file__).with_name("conftest.py").read_text()
 @pytest.fixture
 def suite(pytester, monkeypatch):
     pytester.makeconftest(CONFTEST)
-    pytester.makeini("[pytest]\nmarkers =\n    gpu: needs CUDA\n")
+    pytester.makeini("[pytest]\nmarkers =\n    gpu: needs CUDA\n    long: takes minutes\n")
 
     def run(text, *options, ci, cuda=False, interpreted=True):
         monkeypatch.setenv("CI", "true" if ci else "")
@@ -79,9 +79,10 @@ def test_a_run_on_a_gpu_writes_its_card_into_the_junit_file(suite, pytester):
     assert '<property name="card" value="made-up card"' in (pytester.path / "junit.xml").read_text()
 
 
-def test_a_gpu_run_does_not_import_files_without_gpu_tests(suite, pytester):
+@pytest.mark.parametrize("marks", ["gpu", "gpu and not long"])
+def test_a_gpu_run_does_not_import_files_without_gpu_tests(suite, pytester, marks):
     pytester.makepyfile(test_page="import no_such_module")
 
-    result = suite("def test_it(device):\n    pass", "-m", "gpu", ci=False, cuda=True, interpreted=False)
+    result = suite("def test_it(device):\n    pass", "-m", marks, ci=False, cuda=True, interpreted=False)
 
     result.assert_outcomes(passed=1, deselected=1)

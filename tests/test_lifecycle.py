@@ -5,12 +5,20 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from recoverssm import (
     ArgumentError,
@@ -23,11 +31,11 @@ from recoverssm import (
     ShapeError,
     StepError,
 )
-from tests.one_layer import H, K, OneLayer, V
+from tests.one_layer import OneLayer
 from tests.windows import int32
 
 ROOT = Path(__file__).resolve().parent.parent
-T = 4
+T, H, K, V = 4, 1, 16, 16
 
 
 def config_of(**options):
@@ -362,68 +370,84 @@ def test_dropping_a_request_that_is_in_no_step_does_nothing(layer):
 class Life(RuleBasedStateMachine):
     """Random schedules on the reference, up to two steps in flight, with NaN in every slot that nobody owns."""
 
-    num_checked = 0
+    device: str | None = None
+    options: ClassVar[dict[str, object]] = {"debug": True}
+    num_steps = 0
 
     @initialize(stages=st.integers(1, 2), sizes=st.sampled_from([(), (2, 6)]), bound=st.sampled_from([-5.0, None]))
     def start(self, stages, sizes, bound):
-        self.layer = OneLayer(
-            config_of(pipeline_parallel=stages, cuda_graph_sizes=sizes, gate_lower_bound=bound, debug=True)
-        )
+        self.preempted = []
+        config = config_of(pipeline_parallel=stages, cuda_graph_sizes=sizes, gate_lower_bound=bound, **self.options)
+        self.layer = OneLayer(config, device=self.device)
 
     @property
-    def idle(self):
-        busy = {id(request) for _, order in self.layer.in_flight.values() for request in order}
-        return [request for request in self.layer.requests if id(request) not in busy]
+    def has_room(self):
+        return len(self.layer.free_slots) > 0 and len(self.layer.requests) < 8
 
-    @precondition(lambda self: len(self.layer.requests) < 8)
+    @precondition(lambda self: self.has_room)
     @rule()
     def arrive(self):
         self.layer.add()
 
     @precondition(lambda self: len(self.layer.in_flight) < self.layer.config.steps_in_flight)
-    @rule(data=st.data())
-    def step(self, data):
-        rows = data.draw(st.permutations(self.idle))[: data.draw(st.integers(0, 6))]
-        windows = [(request, data.draw(st.integers(1, T))) for request in rows]
-        prompts = data.draw(st.integers(0, min(3, 11 - len(self.layer.requests))))
-        self.layer.step(windows, prompts)
+    @rule(data=st.data(), prompts=st.integers(0, 3))
+    def step(self, data, prompts):
+        rows = data.draw(st.permutations(self.layer.idle))[: data.draw(st.integers(0, 6))]
+        lens = data.draw(st.lists(st.integers(1, self.layer.config.spec_query_len), min_size=6, max_size=6))
+        self.layer.step(list(zip(rows, lens, strict=False)), min(prompts, len(self.layer.free_slots)))
 
     @precondition(lambda self: self.layer.in_flight)
     @rule(data=st.data(), by_slot=st.booleans(), shuffle=st.randoms(use_true_random=False))
-    def commit(self, data, by_slot, shuffle):
-        step, order = data.draw(st.sampled_from(list(self.layer.in_flight.values())))
-        lens = dict(zip(step.spec_request_slots, step.spec_query_lens, strict=True))
+    def accept_after_a_reorder(self, data, by_slot, shuffle):
+        flight = data.draw(st.sampled_from(list(self.layer.in_flight.values())))
+        step = flight.step
         accepted = {
-            request.request_slot: data.draw(st.integers(0, lens[request.request_slot]))
-            for row, request in enumerate(order)
-            if request is not None and row in step.spec_request_rows
+            slot: data.draw(st.integers(0, query_len))
+            for slot, query_len in zip(step.spec_request_slots, step.spec_query_lens, strict=True)
         }
         shuffle.shuffle(self.layer.requests)
         self.layer.commit(step, accepted, by_slot=by_slot)
 
     @precondition(lambda self: self.layer.requests)
-    @rule(data=st.data())
-    def abort(self, data):
+    @rule(data=st.data(), has_successor=st.booleans())
+    def abort(self, data, has_successor):
         self.layer.remove(data.draw(st.sampled_from(self.layer.requests)))
+        if has_successor:
+            self.layer.add()
 
     @precondition(lambda self: self.layer.requests)
     @rule(data=st.data())
-    def preempt_and_resume_elsewhere(self, data):
-        request = data.draw(st.sampled_from(self.layer.requests))
-        kept = request.state, request.history
-        self.layer.remove(request)
+    def preempt(self, data):
+        self.preempted.append(self.layer.remove(data.draw(st.sampled_from(self.layer.requests))))
         self.layer.free_slots.append(self.layer.free_slots.pop(0))
-        again = self.layer.add()
-        again.state, again.history = kept
-        self.layer.prefill(again)
+
+    @precondition(lambda self: self.preempted and self.has_room)
+    @rule()
+    def resume(self):
+        self.layer.add(self.preempted.pop(0))
+
+    @precondition(lambda self: self.layer.idle and self.layer.free_slots and len(self.layer.cached) < 3)
+    @rule(data=st.data())
+    def cache_a_prefix(self, data):
+        self.layer.cache(data.draw(st.sampled_from(self.layer.idle)))
+
+    @precondition(lambda self: self.layer.cached and self.has_room)
+    @rule(data=st.data())
+    def hit_a_prefix(self, data):
+        self.layer.hit(data.draw(st.sampled_from(self.layer.cached)))
+
+    @precondition(lambda self: self.layer.cached)
+    @rule(data=st.data())
+    def evict_a_prefix(self, data):
+        self.layer.evict(data.draw(st.sampled_from(self.layer.cached)))
 
     @precondition(lambda self: self.layer.in_flight)
     @rule(data=st.data())
     def fail(self, data):
-        step, order = data.draw(st.sampled_from(list(self.layer.in_flight.values())))
-        self.layer.life.discard_step(step)
-        del self.layer.in_flight[step.step_id]
-        for request in filter(None, order):
+        flight = data.draw(st.sampled_from(list(self.layer.in_flight.values())))
+        self.layer.life.discard_step(flight.step)
+        del self.layer.in_flight[flight.step.step_id]
+        for request in filter(None, flight.order):
             self.layer.prefill(request)
 
     @precondition(lambda self: not self.layer.in_flight)
@@ -437,31 +461,59 @@ class Life(RuleBasedStateMachine):
         if hasattr(self, "layer"):
             self.layer.check()
             assert len(self.layer.life.pending_steps) == len(self.layer.in_flight)
-            Life.num_checked += 1
+            type(self).num_steps += 1
 
 
-TestLife = Life.TestCase
-TestLife.settings = settings(
-    max_examples=40, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+class InterpretedLife(Life):
+    """The same with the kernels, interpreted."""
+
+    device = "cpu"
+    num_steps = 0
+
+
+class CompiledLife(Life):
+    """The same with the forms that production takes, and without waiting for the device where it does not."""
+
+    device = "cuda"
+    options: ClassVar[dict[str, object]] = {
+        "num_heads": 2, "key_dim": 128, "value_dim": 128, "draft_tokens": 7, "activation_dtype": torch.bfloat16,
+    }  # fmt: skip
+    num_steps = 0
+
+
+def run_steps(life, num_steps, *, steps_of_a_life):
+    """Live until so many steps, each followed by a look at every slot, have shown no difference."""
+    life.num_steps = 0
+    while life.num_steps < num_steps:
+        lives = settings(
+            max_examples=-((life.num_steps - num_steps) // steps_of_a_life),
+            stateful_step_count=steps_of_a_life,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+            database=None,
+        )
+        run_state_machine_as_test(life, settings=lives)
+
+
+def test_1_000_steps_of_life():
+    run_steps(Life, 1_000, steps_of_a_life=50)
 
 
 @pytest.mark.long
 def test_100_000_steps_of_life():
-    from hypothesis.stateful import run_state_machine_as_test
+    run_steps(Life, 100_000, steps_of_a_life=100)
 
-    before = Life.num_checked
-    run_state_machine_as_test(
-        Life,
-        settings=settings(
-            max_examples=1500,
-            stateful_step_count=100,
-            deadline=None,
-            suppress_health_check=[HealthCheck.too_slow],
-            database=None,
-        ),
-    )
-    assert Life.num_checked - before >= 100_000
+
+def test_300_steps_of_life_with_interpreted_kernels():
+    if os.environ.get("TRITON_INTERPRET") != "1":
+        pytest.skip("kernels are compiled here: run with TRITON_INTERPRET=1")
+    run_steps(InterpretedLife, 300, steps_of_a_life=50)
+
+
+@pytest.mark.gpu
+@pytest.mark.long
+def test_20_000_steps_of_life_with_compiled_kernels():
+    run_steps(CompiledLife, 20_000, steps_of_a_life=100)
 
 
 @pytest.mark.parametrize(

@@ -166,7 +166,7 @@ def test_make_help_lists_every_target():
     assert [target for target in targets if f"  make {target} " not in done.stdout] == []
 
 
-@pytest.mark.parametrize("target", ["test", "check", "nightly", "site", "test-gpu", "test-long"])
+@pytest.mark.parametrize("target", ["test", "check", "nightly", "site", "test-gpu", "test-gpu-long", "test-long"])
 def test_every_target_that_runs_tools_sets_up_first(target):
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
 
