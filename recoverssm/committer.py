@@ -8,6 +8,7 @@ from torch import Tensor
 from recoverssm.checks import ACTIVATION_DTYPES, check_tensor
 from recoverssm.dispatch import describe
 from recoverssm.errors import ArgumentError, ShapeError
+from recoverssm.faults import check_counts, check_rows, check_written
 from recoverssm.ops import align_plan, commit_plan, commit_state, compact_conv
 from recoverssm.types import AlignInputs, AlignPlan, Boundaries, CommitPlan, GateParams, LayerTable, Records
 
@@ -28,6 +29,7 @@ class CommitContext:
         max_num_rows: rows of the largest batch, at most R where records go by row; sizes the plan.
         conv_width: taps of the short convolution.
         block_size: tokens of a block in cache mode "align", whose states are then written where they end; else None.
+        debug: wait for the device at each commit and look at what it holds, unless a CUDA graph is captured.
     Raises:
         ShapeError, DtypeError, StrideError, DeviceError: layers that differ, records of too few rows, conv windows of
             too few tokens, and whatever else a later commit would refuse.
@@ -44,6 +46,7 @@ class CommitContext:
         max_num_rows: int,
         conv_width: int = 4,
         block_size: int | None = None,
+        debug: bool = False,
     ) -> None:
         for name, layers in (("records", records), ("conv_states", conv_states)):
             if layers and len(layers) != len(checkpoint_states):
@@ -55,6 +58,8 @@ class CommitContext:
         self._by_slot = _go_by_slot(records)
         self._gate = gate
         self._conv_width = conv_width
+        self._debug = debug
+        self._num_slots = checkpoint_states[0].shape[0]
         device = checkpoint_states[0].device
         # A plan of no rows launches nothing, but is checked: no later commit fails between its launches.
         self._commit_layers(CommitPlan(*torch.zeros((3, 0), dtype=torch.int32, device=device).unbind()))
@@ -62,9 +67,8 @@ class CommitContext:
         if max_num_rows < 1 or (max_num_rows > num_records and not self._by_slot):
             raise ShapeError(f"max_num_rows: expected 1 to {num_records}, the rows of records, got {max_num_rows}")
         if conv_states:
-            num_slots = checkpoint_states[0].shape[0]
             conv = describe(conv_states[0])
-            check_tensor("conv_states", conv, "P S C", (num_slots, None, None), ACTIVATION_DTYPES, device)
+            check_tensor("conv_states", conv, "P S C", (self._num_slots, None, None), ACTIVATION_DTYPES, device)
             needed = conv_width - 1 + self._spec_query_len - 1
             if conv.shape[1] < needed:
                 raise ShapeError(
@@ -94,18 +98,24 @@ class CommitContext:
 
         Raises:
             ShapeError, DtypeError, StrideError, DeviceError: before any launch.
-            ArgumentError: ``align`` is missing, is of no use here, or has blocks of another size.
+            ArgumentError: ``align`` is missing, is of no use here, or has blocks of another size; with ``debug``, a
+                count above the tokens of its row or below 0, or a slot outside the pool or of two rows.
         """
         block_size = None if align is None else align.block_size
         if block_size != self._block_size:
             raise ArgumentError(f"align: expected block_size={self._block_size} as in this context, got {block_size}")
         plan, boundaries = self._plan_of(state_indices.numel()), None
         rows, window = (num_sampled, query_start_loc, state_indices), self._spec_query_len
+        if self._debug:
+            check_rows(query_start_loc, state_indices, num_slots=self._num_slots)
+            check_counts(*rows, request_indices, spec_query_len=window)
         if align is None:
             commit_plan(*rows, plan.commit, spec_query_len=window, request_indices=request_indices)
         else:
             align_plan(*rows, align, plan, spec_query_len=window, request_indices=request_indices)
             boundaries = plan.boundaries
+        if self._debug:
+            check_written(plan.commit, boundaries, num_slots=self._num_slots)
         self._commit_layers(plan.commit, boundaries)
         return plan.commit
 

@@ -39,7 +39,8 @@ class RecoverSSMConfig:
         tensor_parallel, pipeline_parallel: ranks. With p pipeline stages p steps are in flight, each with staging
             buffers, records and a ``CommitContext`` of its own.
         cuda_graph_sizes: *rows* of the batches that are captured; such a graph has rows x T tokens. Kept sorted.
-        debug: check what only the device knows, at the price of waiting for it: ``RecoverSSMState.commit_step``.
+        debug: look at what the device holds, at the price of waiting for it: ``RecoverSSMState`` does so; ``verify``
+            and ``CommitContext`` take it as an argument.
     Raises:
         ConfigError: which option, why, and what works instead.
     Source: docs/integrating.md section 2.

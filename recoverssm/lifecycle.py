@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Protocol
 
 from torch import Tensor
@@ -85,6 +86,7 @@ class RecoverSSMState:
         Raises:
             StepError: it was recorded before, or one of its requests is in a step whose commit is missing: verify
                 would start from an old checkpoint.
+            ArgumentError: with ``config.debug``, staging buffers that somebody has written over.
         """
         if step.is_dummy:
             return
@@ -97,7 +99,10 @@ class RecoverSSMState:
                     f"step {step.step_id} cannot be recorded: request slot {min(shared)} is also in step "
                     f"{earlier.step.step_id}, which has been neither committed nor discarded"
                 )
-        self._pending[step.step_id] = _PendingStep(step, rows)
+        pending = _PendingStep(step, rows)
+        if self._debug:
+            pending.check_staging()
+        self._pending[step.step_id] = pending
 
     def commit_step(
         self, step: StepMetadata, sampled: SampledByRow | SampledBySlot, *, align: AlignInputs | None = None
@@ -117,7 +122,8 @@ class RecoverSSMState:
             ShapeError: a request of the step has no entry in ``sampled``.
             ShapeError, DtypeError, StrideError, DeviceError: as ``CommitContext.commit``.
             ArgumentError: ``align`` is missing, is of no use here, or has blocks of another size; with
-                ``config.debug``, a count below 0 or above the row's tokens, or a state whose block has no slot.
+                ``config.debug``, a count below 0 or above the row's tokens, a state whose block has no slot, or staging
+                buffers that somebody has written over.
         """
         if step.is_dummy:
             raise StepError(f"step {step.step_id} cannot be committed: it is a dummy, of a capture or a warm-up")
@@ -139,6 +145,7 @@ class RecoverSSMState:
                 )
             pending.check_entries(sampled.num_sampled, indices)
             if self._debug:
+                pending.check_staging()
                 pending.check_counts(sampled.num_sampled, indices)
                 if align is not None:
                     pending.check_blocks(sampled.num_sampled, align, indices)
@@ -227,6 +234,21 @@ class _PendingStep:
                     f"num_sampled: expected an entry for request slot {slot} at {indices[row]} in step "
                     f"{self.step.step_id}, got {list(num_sampled.shape)}"
                 )
+
+    def check_staging(self) -> None:
+        """Wait for the device and compare what it holds of the live requests with what the step was built with."""
+        starts, slots = self.step.query_start_loc.tolist(), self.step.state_indices.tolist()
+        expected = [0, *accumulate(self.step.spec_query_lens)]
+        for request_slot, row in self.rows.items():
+            for name, built, held in (
+                ("state_indices", self.step.spec_state_slots[row], slots[row]),
+                ("query_start_loc", expected[row : row + 2], starts[row : row + 2]),
+            ):
+                if held != built:
+                    raise ArgumentError(
+                        f"{name}: expected {built} for request slot {request_slot} in step {self.step.step_id}, as it "
+                        f"was built, got {held}; the step's tensors are its own until it is committed"
+                    )
 
     def check_counts(self, num_sampled: Tensor, indices: Sequence[int]) -> None:
         """Wait for the device and look at what the kernels would clip."""

@@ -78,7 +78,7 @@ class StepMetadata:
         spec_tokens, other_tokens: where their tokens lie in the flat batch: a slice where they are neighbours, else an
             int64 tensor. Both orders are the batch's own.
         spec_request_rows: request row by speculative row, without padding.
-        spec_request_slots: request slot likewise.
+        spec_request_slots, spec_state_slots: request slot and state slot likewise.
         spec_query_lens: tokens likewise.
         other_request_rows: rows with tokens that are not speculative, for the engine's prefill.
         other_query_start_loc: [others + 1] int32, first token of each, among ``other_tokens``.
@@ -97,6 +97,7 @@ class StepMetadata:
     other_tokens: slice | Tensor
     spec_request_rows: tuple[RequestRow, ...]
     spec_request_slots: tuple[RequestSlot, ...]
+    spec_state_slots: tuple[StateSlot, ...]
     spec_query_lens: tuple[int, ...]
     other_request_rows: tuple[RequestRow, ...]
     other_query_start_loc: Tensor
@@ -239,6 +240,7 @@ class MetadataBuilder:
             other_tokens=self._select(starts, others),
             spec_request_rows=tuple(spec),
             spec_request_slots=tuple(batch.request_slots[row] for row in spec),
+            spec_state_slots=tuple(batch.state_slots[row] for row in spec),
             spec_query_lens=tuple(spec_lens),
             other_request_rows=tuple(others),
             other_query_start_loc=to_device(other_starts, torch.int32, self._device) if others else self._no_others,

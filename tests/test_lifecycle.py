@@ -349,6 +349,45 @@ def test_debug_does_not_ask_what_became_of_a_dropped_request():
     layer.check()
 
 
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("state_indices", r"state_indices: expected 2 for request slot 1 in step 1, as it was built, got 9;"),
+        (
+            "query_start_loc",
+            r"query_start_loc: expected \[4, 8\] for request slot 1 in step 1, as it was built, got \[4, 9",
+        ),
+    ],
+)
+def test_debug_finds_staging_buffers_that_somebody_has_written_over(name, message):
+    layer = OneLayer(config_of(debug=True))
+    requests = [layer.add(), layer.add()]
+    step = layer.step([(request, 4) for request in requests])
+    assert requests[1].state_slot == 2
+    held = getattr(step, name)
+    kept = held.clone()
+    held[-1] = 9
+
+    with pytest.raises(ArgumentError, match=message):
+        layer.life.commit_step(step, SampledByRow(int32([1, 1], "cpu")))
+
+    held.copy_(kept)
+    layer.commit(step, {request.request_slot: 1 for request in requests})
+    layer.check()
+
+
+def test_debug_looks_at_staging_buffers_before_the_verify_too():
+    layer = OneLayer(config_of(debug=True))
+    step = layer.builder.build(
+        RequestBatch(query_lens=[4], num_drafts=[3], is_prefilling=[False], state_slots=[5], request_slots=[0])
+    )
+    step.state_indices[0] = 6
+
+    with pytest.raises(ArgumentError, match=r"state_indices: expected 5 for request slot 0 in step 1, .* got 6"):
+        layer.life.record_step(step)
+    assert layer.life.pending_steps == ()
+
+
 def test_there_is_one_committer_for_each_step_in_flight():
     config = config_of(pipeline_parallel=2)
     committer = OneLayer(config_of()).committers[0]

@@ -24,7 +24,7 @@ from tests.windows import (
 PARTS = ("correction", "key_gate")
 
 
-def run_verify(window, records=None, out=None, enable_pdl=False, key_gate_recorded=False):
+def run_verify(window, records=None, out=None, enable_pdl=False, key_gate_recorded=False, debug=False):
     q, k, v, raw_gate, raw_beta = window.activations
     return verify(
         q,
@@ -40,6 +40,7 @@ def run_verify(window, records=None, out=None, enable_pdl=False, key_gate_record
         out=window.out if out is None else out,
         enable_pdl=enable_pdl,
         key_gate_recorded=key_gate_recorded,
+        debug=debug,
     )
 
 

@@ -8,6 +8,7 @@ from torch import Tensor
 from recoverssm.checks import check_layer, check_out, check_records, check_row_vector
 from recoverssm.dispatch import Prepared, TensorMeta
 from recoverssm.errors import ConfigError
+from recoverssm.faults import check_rows
 from recoverssm.kernels import gluon_compat
 from recoverssm.kernels.verify import _verify_kernel
 from recoverssm.kernels.verify_mma import _verify_mma_kernel
@@ -63,6 +64,7 @@ def verify(
     out: Tensor | None = None,
     enable_pdl: bool = False,
     key_gate_recorded: bool = False,
+    debug: bool = False,
 ) -> Tensor:
     """Run the KDA recurrence over each row's window and record it; checkpoints stay as they are.
 
@@ -84,14 +86,18 @@ def verify(
             state_indices and this call, as the first verify of a step does when it is called without: docs/pdl.md.
         key_gate_recorded: take keys and raw gates from records.key_gate, where whoever made them has put them already.
             k and raw_gate are then None, and key_gate is left alone: docs/integrating.md section 1.
+        debug: wait for the device and look at the rows, unless a CUDA graph is captured or torch traces.
     Returns:
         out.
     Raises:
         ShapeError, DtypeError, StrideError, DeviceError: before any launch.
+        ArgumentError: with ``debug``, a slot outside the pool or of two rows, or rows of tokens that are not there.
         ConfigError: k or raw_gate beside key_gate_recorded, or missing without it; enable_pdl where it cannot be:
             another card than sm_90, or a layer that sm_90's form is not for.
     Source: docs/algorithm.md section 2; vLLM PR 51855.
     """
+    if debug and not torch.compiler.is_compiling():
+        check_rows(query_start_loc, state_indices, num_slots=checkpoint_state.shape[0], num_tokens=q.shape[0])
     if out is None:
         out = torch.empty(v.shape, dtype=v.dtype, device=v.device)
     if key_gate_recorded:
