@@ -1,4 +1,4 @@
-"""A complete toy engine: requests are prefilled in chunks, draft, are verified and committed, preempted and aborted.
+"""A complete toy engine: requests share prefixes, draft, are committed, preempted, aborted.
 
 The same engine runs on one state per request (RecoverSSM) or on one per token (full state), with drafts or without,
 and produces the same tokens:
@@ -16,7 +16,7 @@ from torch import Tensor
 from examples.slots import SlotPool
 from examples.states import PREFILL_LEN, FullStates, RecoverSSMStates, States
 from examples.toy_model import ToyModel, ToyShape
-from recoverssm import RecoverSSMConfig, RequestBatch, RequestSlot, StateSlot, StepMetadata
+from recoverssm import AlignInputs, RecoverSSMConfig, RequestBatch, RequestSlot, StateSlot, StepMetadata
 
 MAX_LEN = 64
 """Tokens of the longest request."""
@@ -87,13 +87,14 @@ class Engine:
             state_slots=[StateSlot(row.blocks[self._column(row.num_computed + len(windows[row]))]) for row in rows],
             request_slots=[row.slot for row in rows if row.slot is not None],
         )
+        align = self._align_inputs(rows)
         step = self.states.begin(batch)
         tokens = torch.tensor([token for window in windows.values() for token in window], dtype=torch.int64)
         logits = torch.split(self._forward(tokens.to(self.states.device), step), query_lens)
         sampled = [self._sample(row, windows[row], own) for row, own in zip(rows, logits, strict=True)]
         meanwhile()
         counts = [len(new) for new in sampled]
-        self.states.commit(step, torch.tensor(counts, dtype=torch.int32, device=self.states.device))
+        self.states.commit(step, torch.tensor(counts, dtype=torch.int32, device=self.states.device), align)
         for row, new in zip(rows, sampled, strict=True):
             if row.slot is not None:  # else it was aborted meanwhile
                 self._advance(row, len(windows[row]) if row.is_prefilling else len(new), new)
@@ -156,6 +157,18 @@ class Engine:
         elif here != last:
             self.states.copy(request.blocks[here], request.blocks[last])
         return True
+
+    def _align_inputs(self, rows: list[Request]) -> AlignInputs | None:
+        """What commit has to know to write a state wherever a block ends: tokens before the step, and block tables."""
+        if self.config.block_size is None:
+            return None
+        num_computed = torch.tensor([row.num_computed for row in rows], dtype=torch.int32)
+        block_table = torch.zeros(len(rows), self._column(MAX_LEN) + 1, dtype=torch.int32)
+        for row, request in enumerate(rows):
+            for column, slot in request.blocks.items():
+                block_table[row, column] = slot
+        device = self.states.device
+        return AlignInputs(num_computed.to(device), block_table.to(device), self.config.block_size)
 
     def _forward(self, tokens: Tensor, step: StepMetadata) -> Tensor:
         """Logits of every token, [M, vocab]; from a CUDA graph where the builder has padded the step to one."""
@@ -235,38 +248,41 @@ class Engine:
         return max(num_tokens - 1, 0) // self.block_size
 
 
-def make_engine(states: type[States], draft_tokens: int, device: str) -> Engine:
-    """The same model and pools for every kind of states."""
-    shape = ToyShape(head_dim=128 if device == "cuda" else 16)
-    model, num_slots = ToyModel(shape, device), 3
+def make_engine(states: type[States], draft_tokens: int, block_size: int | None, device: str) -> Engine:
+    """Room for two requests at a time, and with blocks for a few states at their ends."""
+    shape, num_slots = ToyShape(head_dim=128 if device == "cuda" else 16), 3 if block_size is None else 10
+    model = ToyModel(shape, device)
     config = RecoverSSMConfig(
         num_heads=shape.num_heads,
         draft_tokens=draft_tokens,
-        max_num_requests=num_slots - 1,
+        max_num_requests=2,
         key_dim=shape.head_dim,
         value_dim=shape.head_dim,
         activation_dtype=torch.float32,
+        cache_mode="none" if block_size is None else "align",
+        block_size=block_size,
         cuda_graph_sizes=(1, 2),
     )
     return Engine(model, states(model, config, num_slots), num_slots)
 
 
 def main() -> None:
-    """Serve three requests, of which two run at a time, in three ways, and compare what they got."""
+    """Serve three requests in four ways, and compare what they got."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     outputs = []
-    for name, states, draft_tokens in (
-        ("RecoverSSM", RecoverSSMStates, 3),
-        ("full state", FullStates, 3),
-        ("without speculation", FullStates, 0),
+    for name, states, draft_tokens, block_size in (
+        ("without speculation", FullStates, 0, None),
+        ("full state", FullStates, 3, None),
+        ("RecoverSSM", RecoverSSMStates, 3, None),
+        ("RecoverSSM with prefix caching", RecoverSSMStates, 3, 4),
     ):
-        engine = make_engine(states, draft_tokens, device)
-        requests = [engine.add(list(range(i, 3 * i + 5)), max_new_tokens=6, seed=i) for i in range(3)]
+        engine = make_engine(states, draft_tokens, block_size, device)
+        requests = [engine.add(list(range(3 * i + 5)), max_new_tokens=6, seed=i) for i in range(3)]
         num_steps = engine.run()
         outputs.append([request.generated for request in requests])
         num_bytes = sum(pool.numel() * pool.element_size() for pool in engine.states.pools)
         print(f"{name}: {num_steps} steps, {num_bytes / 1024:.0f} KiB of states")
-    assert outputs[0] == outputs[1] == outputs[2]
+    assert all(output == outputs[0] for output in outputs)
     print(f"the same tokens each time: {outputs[0]}")
 
 

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from examples.toy_model import CONV_WIDTH, ToyModel, convolve
 from recoverssm import (
+    AlignInputs,
     CommitContext,
     GateParams,
     MetadataBuilder,
@@ -113,7 +114,7 @@ class States(ABC):
         """Outputs of the speculative rows."""
 
     @abstractmethod
-    def commit(self, step: StepMetadata, num_sampled: Tensor) -> None:
+    def commit(self, step: StepMetadata, num_sampled: Tensor, align: AlignInputs | None) -> None:
         """Keep so many of each row's tokens, by request row, the bonus token included."""
 
     @abstractmethod
@@ -134,7 +135,9 @@ class RecoverSSMStates(States):
             )
             for _ in self.pools
         ]
-        context = CommitContext(self.pools, self.records, self.windows, model.gate, max_num_rows=rows)
+        context = CommitContext(
+            self.pools, self.records, self.windows, model.gate, max_num_rows=rows, block_size=config.block_size
+        )
         self.life = RecoverSSMState(config, [context])
         warm_up(config, self.device)
 
@@ -151,8 +154,8 @@ class RecoverSSMStates(States):
         pool, records, gate = self.pools[layer], self.records[layer], self.gate(layer)
         return verify(q, k, v, raw_gate, raw_beta, pool, records, gate, starts, slots)
 
-    def commit(self, step: StepMetadata, num_sampled: Tensor) -> None:
-        self.life.commit_step(step, SampledByRow(num_sampled))
+    def commit(self, step: StepMetadata, num_sampled: Tensor, align: AlignInputs | None) -> None:
+        self.life.commit_step(step, SampledByRow(num_sampled), align=align)
 
     def drop(self, request_slot: RequestSlot) -> None:
         self.life.drop_request(request_slot)
@@ -183,7 +186,8 @@ class FullStates(States):
         pool, gate = self.pools[layer], self.gate(layer)
         return full_state_verify(q, k, v, raw_gate, raw_beta, pool, gate, starts, places, accepted)
 
-    def commit(self, step: StepMetadata, num_sampled: Tensor) -> None:
+    def commit(self, step: StepMetadata, num_sampled: Tensor, align: AlignInputs | None) -> None:
+        assert align is None  # states at block ends are not kept here
         for row, request_row in enumerate(step.spec_request_rows):
             self.accepted[step.state_indices[row]] = num_sampled[request_row]
         step.release()

@@ -70,7 +70,10 @@ def full_state_call():
     call = verify_call()
     del call["records"]
     call["state_pool"] = call.pop("checkpoint_state")
-    return call | {"state_indices": int32([[1, 2, 3, 4]] * 3, "cpu"), "num_accepted": int32([1, 1, 1], "cpu")}
+    return call | {
+        "state_indices": int32([[3, 0, 0, 2], [1, 4, 0, 0], [5, 0, 6, 0]], "cpu"),
+        "num_accepted": int32([1, 1, 1], "cpu"),
+    }
 
 
 def commit_plan_call():

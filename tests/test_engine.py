@@ -4,6 +4,7 @@ import ast
 import os
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,13 @@ def serve(*arguments, number=8, seed=0, longest=20, **options):
     return generated(requests), num_steps
 
 
+@cache
+def plain_tokens(backend="reference", **size):
+    """What every way has to give: no drafts, one state, by the reference."""
+    with on("reference"):
+        return serve(FullStates, backend=backend, draft_tokens=0, **size)[0]
+
+
 def test_one_state_a_state_per_token_and_no_drafts_give_the_same_tokens(backend):
     size = SMALL if backend == "cpu" else {}
 
@@ -45,7 +53,7 @@ def test_one_state_a_state_per_token_and_no_drafts_give_the_same_tokens(backend)
     full, _ = serve(FullStates, backend=backend, **size)
     plain, num_plain_steps = serve(FullStates, backend=backend, draft_tokens=0, **size)
 
-    assert recovered == full == plain
+    assert recovered == full == plain == plain_tokens(backend, **size)
     assert num_steps < num_plain_steps  # drafts were accepted
 
 
@@ -53,10 +61,8 @@ def test_one_state_a_state_per_token_and_no_drafts_give_the_same_tokens(backend)
 @pytest.mark.parametrize("seed", range(1, 4))
 @pytest.mark.parametrize("draft_tokens", [0, 1, 7])
 def test_windows_of_any_length_give_the_same_tokens(draft_tokens, seed):
-    expected, _ = serve(FullStates, draft_tokens=0, seed=seed)
-
-    assert serve(RecoverSSMStates, draft_tokens=draft_tokens, seed=seed)[0] == expected
-    assert serve(FullStates, draft_tokens=draft_tokens, seed=seed)[0] == expected
+    for kind in (RecoverSSMStates, FullStates):
+        assert serve(kind, draft_tokens=draft_tokens, seed=seed)[0] == plain_tokens(seed=seed)
 
 
 def test_batches_padded_to_captured_sizes_give_the_same_tokens(backend):
@@ -65,7 +71,16 @@ def test_batches_padded_to_captured_sizes_give_the_same_tokens(backend):
 
     padded, _ = serve(backend=backend, cuda_graph_sizes=(3, 4), **size)
 
-    assert padded == serve(backend=backend, **size)[0]
+    assert padded == plain_tokens(backend, **size)
+
+
+@pytest.mark.parametrize(("block_size", "num_slots"), [(8, 30), (3, 12), (1, 16)])
+def test_prefix_caching_gives_the_same_tokens(backend, block_size, num_slots):
+    """Blocks above and below the window's length; the smaller pools make requests preempt each other."""
+    size = SMALL if backend == "cpu" else {}
+    options = {"cache_mode": "align", "block_size": block_size, "num_slots": num_slots}
+
+    assert serve(backend=backend, **options, **size)[0] == plain_tokens(backend, **size)
 
 
 @pytest.mark.usefixtures("by_reference")
@@ -83,15 +98,14 @@ def test_requests_that_are_preempted_come_back_to_the_same_tokens(kind):
     engine.run()
 
     assert any(preempted)
-    assert generated(requests) == serve(kind, number=6)[0]
+    assert generated(requests) == plain_tokens(number=6)
 
 
 @pytest.mark.usefixtures("by_reference")
-@pytest.mark.parametrize("kind", [RecoverSSMStates, FullStates])
+@pytest.mark.parametrize("kind", [RecoverSSMStates, FullStates, "with blocks"])
 @pytest.mark.parametrize("meanwhile", [False, True], ids=["between steps", "between verify and commit"])
 def test_an_aborted_request_leaves_the_others_their_tokens(meanwhile, kind):
-    expected, _ = serve(kind)
-    engine = make_engine(kind)
+    engine = make_engine(**CACHED) if kind == "with blocks" else make_engine(kind)
     requests = add_requests(engine, 8)
     aborted = set()
     num_steps = 0
@@ -110,7 +124,7 @@ def test_an_aborted_request_leaves_the_others_their_tokens(meanwhile, kind):
 
     assert len(aborted) == 4
     assert any(request.generated for request in aborted)
-    for request, tokens in zip(requests, expected, strict=True):
+    for request, tokens in zip(requests, plain_tokens(), strict=True):
         assert request.generated == (tokens[: len(request.generated)] if request in aborted else tokens)
 
 
@@ -184,6 +198,63 @@ def test_what_lies_behind_the_history_and_in_other_slots_changes_nothing(untouch
             records.correction[:], records.key_gate[:] = float("nan"), float("nan")
 
     assert tokens_after(spoil) == untouched
+
+
+# --- a conversation that goes on: its second request resumes at a block that decoding has filled
+
+CACHED = {"cache_mode": "align", "block_size": 4, "num_slots": 40}
+
+
+def second_turn(spoil, **options):
+    """Generated tokens of a request that begins with all of an earlier one; ``spoil(states, slot)`` in between."""
+    engine = make_engine(**options)
+    first = engine.add(list(range(3, 9)), max_new_tokens=20, seed=5)
+    engine.run()
+    second = engine.add([*first.tokens, 11, 12], max_new_tokens=30, seed=6)
+    length, slot = engine.slots.find(second.tokens, engine.block_size)
+    if length:
+        assert length == 24  # of 6 tokens of prompt and 20 of output, the last of which no state has seen
+        engine.slots.release(slot)
+        spoil(engine.states, slot)
+    engine.step()
+    assert second.num_computed >= length
+    for _ in range(8):
+        engine.step()
+    return second.generated
+
+
+@pytest.fixture(scope="module")
+def continued():
+    with on("reference"):
+        return second_turn(lambda states, slot: None, **CACHED)
+
+
+def test_a_conversation_goes_on_from_a_block_that_decoding_filled(continued):
+    with on("reference"):
+        afresh = second_turn(None, draft_tokens=0)
+
+    num_common = min(len(afresh), len(continued))
+    assert num_common >= 4
+    assert continued[:num_common] == afresh[:num_common]
+
+
+@pytest.mark.usefixtures("by_reference")
+@pytest.mark.parametrize("layer", range(2))
+def test_a_flipped_state_at_a_boundary_changes_a_token_within_eight_steps(layer, continued):
+    def flip(states, slot):
+        states.pools[layer][slot] *= -1
+
+    assert second_turn(flip, **CACHED) != continued
+
+
+@pytest.mark.usefixtures("by_reference")
+@pytest.mark.parametrize("position", range(3))
+@pytest.mark.parametrize("layer", range(2))
+def test_a_flipped_row_of_history_at_a_boundary_changes_a_token_within_eight_steps(layer, position, continued):
+    def flip(states, slot):
+        states.windows[layer][slot, position] *= -1
+
+    assert second_turn(flip, **CACHED) != continued
 
 
 def test_the_example_uses_public_names_only():

@@ -10,25 +10,33 @@ from examples import states
 from examples.engine import Engine
 from examples.states import RecoverSSMStates
 from examples.toy_model import CONV_WIDTH, ToyModel, ToyShape
-from recoverssm import CommitPlan, RecoverSSMConfig, reference
+from recoverssm import AlignPlan, RecoverSSMConfig, reference
 
 
 class ReferenceContext:
     """``CommitContext`` by the reference."""
 
-    def __init__(self, pools, records, windows, gate, *, max_num_rows):
+    def __init__(self, pools, records, windows, gate, *, max_num_rows, block_size):
         self.pools, self.records, self.windows, self.gate = pools, records, windows, gate
-        self.max_num_rows = max_num_rows
+        self.max_num_rows, self.block_size = max_num_rows, block_size
 
-    def commit(self, num_sampled, query_start_loc, state_indices, *, request_indices=None):
+    def commit(self, num_sampled, query_start_loc, state_indices, *, request_indices=None, align=None):
         assert len(state_indices) <= self.max_num_rows
-        plan = CommitPlan(*torch.zeros((3, len(state_indices)), dtype=torch.int32).unbind())
-        rows = (num_sampled, query_start_loc, state_indices)
+        assert self.block_size == (align and align.block_size)
         T = self.records[0].correction.shape[2]
-        reference.commit_plan(*rows, plan, spec_query_len=T, request_indices=request_indices)
-        reference.commit_state(self.pools, self.records, plan, self.gate)
-        reference.compact_conv(self.windows, plan, conv_width=CONV_WIDTH)
-        return plan
+        plan = AlignPlan.zeros(
+            len(state_indices), spec_query_len=T, block_size=self.block_size or T, device=num_sampled.device
+        )
+        rows = (num_sampled, query_start_loc, state_indices)
+        options = {"spec_query_len": T, "request_indices": request_indices}
+        if align is None:
+            reference.commit_plan(*rows, plan.commit, **options)
+        else:
+            reference.align_plan(*rows, align, plan, **options)
+        boundaries = None if align is None else plan.boundaries
+        reference.commit_state(self.pools, self.records, plan.commit, self.gate, boundaries=boundaries)
+        reference.compact_conv(self.windows, plan.commit, conv_width=CONV_WIDTH, boundaries=boundaries)
+        return plan.commit
 
 
 @contextmanager
