@@ -23,7 +23,7 @@ from .harness.clean_parent import NotCleanError, require_clean
 from .harness.command_line import CommandLine
 from .harness.compilations import CompilationCounter
 from .harness.parent import PARENT_VARIABLE, end_with_parent
-from .providers import PROVIDERS, chained_providers
+from .providers import PROVIDERS, extra_providers
 
 PASS, USAGE, MISSING, INVALID, BROKEN = 0, 2, 3, 4, 5  # as in ci/exits.py
 
@@ -149,7 +149,7 @@ def _work(parent: int, number: int, cases: Sequence[BenchCase]) -> int:
 
 def launch_all(case: BenchCase, device: torch.device) -> None:
     """Check every provider and call every op once, on one buffer set, as a measuring process does."""
-    for provider in (*PROVIDERS, *chained_providers(case, device)):
+    for provider in (*PROVIDERS, *extra_providers(case, device)):
         prepared = provider.prepare(case, device, zlib.crc32(case.name.encode()), 0)
         prepared.check(Checklist(case.name, provider.name, COMPILED))  # it calls ops with tensors of its own
         for series in prepared.series():

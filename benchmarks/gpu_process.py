@@ -22,7 +22,7 @@ from .harness.stats.summary import median
 from .harness.stopping import Sampling
 from .journal import Journal
 from .progress import Progress
-from .providers import CHAINED, PROVIDERS, Prepared, Provider, Series, chained_providers
+from .providers import CHAINED, PROVIDERS, Prepared, Provider, Series, extra_providers
 from .results import Results
 
 SAMPLING = Sampling(min_samples=30, max_samples=60, warmup_s=0.015, max_s=0.25)
@@ -159,7 +159,7 @@ class GpuProcess:
         return f"failed: {reason}"
 
     def _providers(self, case: BenchCase) -> list[Provider]:
-        return [*PROVIDERS, *chained_providers(case, self._device)]
+        return [*PROVIDERS, *extra_providers(case, self._device)]
 
     def _contracts_of(self, provider: Provider) -> DeviceContracts:
         """A launch by itself has nothing to begin beside."""

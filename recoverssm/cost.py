@@ -5,7 +5,7 @@ once, whatever the kernel does. It is the numerator of ``roofline_pct``, so it e
 
 - ``num_rows`` counts live rows only (slot above null) and ``num_tokens`` the tokens of those rows;
 - gate parameters (4 H (K + 1) bytes a layer), query_start_loc and slot ids are left out of every op but
-  ``commit_plan``, whose whole traffic they are: under 2 % of the smallest verify;
+  ``commit_plan`` and ``align_plan``, whose whole traffic they are: under 2 % of the smallest verify;
 - FLOPs are those of the state (fused multiply-add = 2); norms, gates and sigmoids, O(K) a token, are left out.
 
 Source: docs/algorithm.md; the figures agree with vLLM PR 51855 and are tested in tests/test_cost.py.
@@ -122,32 +122,72 @@ def commit_plan(*, num_rows: int, has_request_indices: bool = False) -> Cost:
     return Cost(read_bytes=num_read * INDEX_ITEMSIZE, write_bytes=3 * num_rows * INDEX_ITEMSIZE, flops=0)
 
 
-def commit_state(sizes: LayerSizes, commit_lens: Sequence[int]) -> Cost:
+def align_plan(commit_lens: Sequence[int], crossed: Sequence[Sequence[int]], *, num_places: int) -> Cost:
+    """One step, all layers: what ``commit_plan`` moves, tokens and slots of blocks in, boundaries and columns out.
+
+    Args:
+        commit_lens, crossed: as in ``commit``. num_places: boundaries a row that the plan has room for.
+    """
+    num_rows, (num_live_rows, _) = len(commit_lens), _live(commit_lens)
+    num_read = num_rows + num_live_rows + sum(map(len, crossed))
+    num_written = num_rows * (1 + 2 * num_places) + num_live_rows
+    blocks = Cost(read_bytes=num_read * INDEX_ITEMSIZE, write_bytes=num_written * INDEX_ITEMSIZE, flops=0)
+    return commit_plan(num_rows=num_rows) + blocks
+
+
+def commit_state(sizes: LayerSizes, commit_lens: Sequence[int], crossed: Sequence[Sequence[int]] = ()) -> Cost:
     """One layer: read the checkpoint and the accepted records of each live row, write its final state.
 
-    Rows of length 0 cost nothing.
+    Rows of length 0 cost nothing. A boundary costs the state that is written there: a fold passes it on its way.
     """
     num_live_rows, num_accepted_tokens = _live(commit_lens)
+    num_boundaries = sum(map(len, _before_the_end(commit_lens, crossed)))
     return Cost(
         read_bytes=num_live_rows * sizes.state_bytes + num_accepted_tokens * sizes.record_bytes,
-        write_bytes=num_live_rows * sizes.state_bytes,
+        write_bytes=(num_live_rows + num_boundaries) * sizes.state_bytes,
         flops=num_accepted_tokens * sizes.fold_flops,
     )
 
 
-def compact_conv(sizes: LayerSizes, commit_lens: Sequence[int]) -> Cost:
-    """One layer, in place: move the conv history of each row that accepted more than one token.
+def compact_conv(sizes: LayerSizes, commit_lens: Sequence[int], crossed: Sequence[Sequence[int]] = ()) -> Cost:
+    """One layer, final slots being the sources: move the history of each row that accepted more than one token.
 
-    After one accepted token the history is already where it belongs, so such a row need not move.
+    After one accepted token the history is already where it belongs, so such a row need not move. Histories of
+    boundaries are written elsewhere; what they have in common with the others of their row is read once.
     """
-    num_moved_bytes = sum(1 for a in commit_lens if a > 1) * sizes.conv_history_bytes
-    return Cost(read_bytes=num_moved_bytes, write_bytes=num_moved_bytes, flops=0)
+    num_read_tokens = num_histories = 0
+    history_len = sizes.conv_width - 1
+    for a, lens in zip(commit_lens, _before_the_end(commit_lens, crossed), strict=True):
+        moved = {*lens, *([a] if a > 1 else [])}
+        num_read_tokens += len({start + i for start in moved for i in range(history_len)})
+        num_histories += len(moved)
+    return Cost(
+        read_bytes=num_read_tokens * sizes.conv_history_bytes // history_len,
+        write_bytes=num_histories * sizes.conv_history_bytes,
+        flops=0,
+    )
 
 
-def commit(sizes: LayerSizes, commit_lens: Sequence[int], *, num_layers: int) -> Cost:
-    """One step: the plan once, then state and conv of all layers."""
-    per_layer = commit_state(sizes, commit_lens) + compact_conv(sizes, commit_lens)
-    return commit_plan(num_rows=len(commit_lens)) + per_layer.times(num_layers)
+def commit(
+    sizes: LayerSizes,
+    commit_lens: Sequence[int],
+    *,
+    num_layers: int,
+    crossed: Sequence[Sequence[int]] | None = None,
+    num_places: int = 1,
+) -> Cost:
+    """One step: the plan once, then state and conv of all layers.
+
+    Args:
+        crossed: in align mode, of each row the lengths at which it reaches the end of a block; None without align.
+        num_places: as for ``align_plan``.
+    """
+    per_layer = commit_state(sizes, commit_lens, crossed or ()) + compact_conv(sizes, commit_lens, crossed or ())
+    if crossed is None:
+        plan = commit_plan(num_rows=len(commit_lens))
+    else:
+        plan = align_plan(commit_lens, crossed, num_places=num_places)
+    return plan + per_layer.times(num_layers)
 
 
 def step(sizes: LayerSizes, commit_lens: Sequence[int], *, num_rows: int, num_tokens: int, num_layers: int) -> Cost:
@@ -159,6 +199,13 @@ def step(sizes: LayerSizes, commit_lens: Sequence[int], *, num_rows: int, num_to
 def full_state_step(sizes: LayerSizes, *, num_rows: int, num_tokens: int, num_layers: int) -> Cost:
     """One step of the baseline: its verifies; picking a state moves an index, not a state."""
     return full_state_verify(sizes, num_rows=num_rows, num_tokens=num_tokens).times(num_layers)
+
+
+def _before_the_end(commit_lens: Sequence[int], crossed: Sequence[Sequence[int]]) -> list[list[int]]:
+    """By row the boundaries before its last token: there is no other state to write at the last one."""
+    if not crossed:
+        return [[] for _ in commit_lens]
+    return [[m for m in lens if m < a] for a, lens in zip(commit_lens, crossed, strict=True)]
 
 
 def _live(commit_lens: Sequence[int]) -> tuple[int, int]:

@@ -65,6 +65,46 @@ def test_plan_reads_and_writes_a_few_integers_a_row():
     assert cost.commit_plan(num_rows=32, has_request_indices=True).read_bytes == 4 * (32 + 33 + 32 + 32)
 
 
+def test_a_boundary_costs_the_state_and_the_history_that_are_written_there():
+    plain, crossing = cost.commit_state(FP32, [4, 3]), cost.commit_state(FP32, [4, 3], [[2], []])
+
+    assert crossing == plain + cost.Cost(0, 65_536, 0)
+    history = 3 * 384 * 2
+    # Of histories after 2 and after 4 tokens one token is the same; after 1 and after 4 tokens none is.
+    assert cost.compact_conv(BF16, [4], [[2]]) == cost.Cost(history * 5 // 3, 2 * history, 0)
+    assert cost.compact_conv(BF16, [4], [[1]]) == cost.Cost(2 * history, 2 * history, 0)
+
+
+def test_a_boundary_at_the_last_token_is_the_final_state_and_costs_nothing():
+    assert cost.commit_state(FP32, [4, 0], [[4], []]) == cost.commit_state(FP32, [4, 0])
+    assert cost.compact_conv(FP32, [4, 1], [[4], [1]]) == cost.compact_conv(FP32, [4, 1])
+
+
+def test_an_align_plan_reads_blocks_and_writes_boundaries_and_columns():
+    plain = cost.commit_plan(num_rows=3)
+
+    plan = cost.align_plan([4, 0, 1], [[2, 4], [], []], num_places=2)
+
+    assert plan == plain + cost.Cost(4 * (3 + 2 + 2), 4 * (3 * 5 + 2), 0)
+
+
+def test_a_commit_in_align_mode_is_the_sum_of_its_parts():
+    lens, crossed = [4, 0, 3], [[2], [], [3]]
+
+    whole = cost.commit(FP32, lens, num_layers=5, crossed=crossed)
+
+    parts = (cost.commit_state(FP32, lens, crossed) + cost.compact_conv(FP32, lens, crossed)).times(5)
+    assert whole == parts + cost.align_plan(lens, crossed, num_places=1)
+
+
+def test_everyone_crossing_once_moves_about_half_as_much_again():
+    sizes, lens = cost.LayerSizes(num_heads=12), [4, 3] * 16
+
+    plain, crossing = (cost.commit(sizes, lens, num_layers=69, crossed=[m] * 32) for m in ([], [2]))
+
+    assert crossing.total_bytes / plain.total_bytes == pytest.approx(1.495, abs=1e-3)
+
+
 def test_flops_of_batch_32_at_tp8_are_24_and_10_gigaflops():
     sizes = cost.LayerSizes(num_heads=12)
 

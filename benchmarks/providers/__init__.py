@@ -1,10 +1,19 @@
 """Implementations of the ops that are measured beside each other."""
 
+import torch
+
+from ..cases import BenchCase
 from .base import Prepared, Provider, Series
 from .full_state import FullStateProvider
 from .recoverssm import RecoverSSMProvider
+from .recoverssm_align import ALIGN, align_providers
 from .recoverssm_pdl import CHAINED, chained_providers
 
 PROVIDERS: tuple[Provider, ...] = (RecoverSSMProvider(), FullStateProvider())
 
-__all__ = ["CHAINED", "PROVIDERS", "Prepared", "Provider", "Series", "chained_providers"]
+__all__ = ["ALIGN", "CHAINED", "PROVIDERS", "Prepared", "Provider", "Series", "chained_providers", "extra_providers"]
+
+
+def extra_providers(case: BenchCase, device: torch.device) -> tuple[Provider, ...]:
+    """What a process measures of some cases alone, besides ``PROVIDERS``."""
+    return (*align_providers(case), *chained_providers(case, device))

@@ -8,15 +8,25 @@ import torch
 from triton.runtime.interpreter import InterpretedFunction
 
 import recoverssm
+from benchmarks import inputs
 from benchmarks.cases import SETS
 from benchmarks.checks import INTERPRETED, Checklist
 from benchmarks.cpu_process import shrunken
 from benchmarks.inputs import NUM_UNOWNED_SLOTS
-from benchmarks.providers import CHAINED, PROVIDERS, base, chained_providers, recoverssm_pdl
+from benchmarks.providers import (
+    ALIGN,
+    CHAINED,
+    PROVIDERS,
+    base,
+    chained_providers,
+    extra_providers,
+    recoverssm_align,
+    recoverssm_pdl,
+)
 from benchmarks.providers.bare import launches_of, num_programs
 from benchmarks.providers.full_state import _num_pools
 from benchmarks.providers.recoverssm import _num_sets
-from recoverssm import triton_compat
+from recoverssm import committer, triton_compat
 from recoverssm.triton_compat import KernelLaunch
 
 L2_BYTES = 60 * 2**20
@@ -242,6 +252,7 @@ def test_a_launch_on_a_device_that_is_not_the_current_one_counts_once(monkeypatc
         current[0] = before
 
     monkeypatch.setattr("torch.cuda.device", on_device)
+    monkeypatch.setattr("torch.cuda.is_current_stream_capturing", lambda: False)
     driver = SimpleNamespace(active=SimpleNamespace(get_current_device=lambda: current[0]))
     monkeypatch.setattr(triton_compat, "driver", driver)
     made = []
@@ -317,3 +328,63 @@ def test_only_cards_that_can_and_few_cases_get_the_chain(monkeypatch):
 
     assert names == [(90, f"kimi_k3_tp8_b{num_requests}_t8_a3.84_fp32") for num_requests in (32, 128)]
     assert chained_providers(SETS["nightly"][0], CPU) == ()
+
+
+def aligned(dtype="fp32", num_layers=2):
+    """A tiny case in which a request accepts 3 or 4 of 8 tokens, as in the cases that the provider is for."""
+    return replace(tiny(f"kimi_k3_tp8_b32_t8_a3.84_{dtype}"), num_layers=num_layers)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_commits_in_align_mode_are_right_and_stay_finite_when_called_again(dtype):
+    prepared = ALIGN.prepare(aligned(dtype), CPU, 7, 0)
+    checklist = Checklist("case", ALIGN.name, INTERPRETED)
+    prepared.check(checklist)
+    series = prepared.series()
+    for one in series:
+        one.calls[0]()
+
+    assert [check for check in checklist.checks if not check.passed] == []
+    assert {check.op for check in checklist.checks} == {"align", "commit", "commit_crossing"}
+    assert prepared.num_non_finite() == 0
+    assert tuple((one.op, one.contract) for one in series) == ALIGN.series_names
+    assert ALIGN.needed_bytes(aligned(dtype), 0) > ALIGN.cache_bytes(aligned(dtype))
+
+
+def test_everyone_crosses_in_one_series_and_nobody_in_the_other():
+    prepared = ALIGN.prepare(aligned(), CPU, 7, 0)
+    before = [state.clone() for state in prepared._states]
+    written = {}
+    for one in prepared.series()[1:]:
+        one.calls[0]()
+        written[one.op] = sum(
+            int((x != y).flatten(1).any(1).sum()) for x, y in zip(prepared._states, before, strict=True)
+        )
+        one.restore()
+
+    costs = {one.op: one.cost for one in prepared.series()}
+    num_states = 2 * aligned().num_requests  # two layers
+    assert written == {"commit": num_states, "commit_crossing": 2 * num_states}
+    extra = costs["commit_crossing"].write_bytes - costs["commit"].write_bytes
+    assert extra > num_states * base.layer_sizes(aligned()).state_bytes
+
+
+def test_a_boundary_that_is_not_written_fails_the_check(monkeypatch):
+    commit_state = committer.commit_state
+    monkeypatch.setattr(committer, "commit_state", lambda *a, boundaries, **kw: commit_state(*a, boundaries=None, **kw))
+    checklist = Checklist("case", ALIGN.name, INTERPRETED)
+
+    ALIGN.prepare(aligned(), CPU, 7, 0).check(checklist)
+
+    assert {check.op for check in checklist.checks if not check.passed} == {"commit_crossing"}
+
+
+def test_two_cases_of_a_night_are_measured_in_align_mode():
+    measured = [case.name for case in SETS["nightly"] if ALIGN in extra_providers(case, CPU)]
+
+    assert measured == sorted(recoverssm_align.CASES, reverse=True)
+    assert all(
+        min(inputs.accepted_counts(case)) > recoverssm_align.CROSSED_AT
+        for case in SETS["nightly"]
+        if case.name in measured
+    )
