@@ -36,8 +36,9 @@ class RecoverSSMConfig:
         block_size: tokens of a block, any number of at least 1; goes with "align" alone.
         placement: records in "scratch", by speculative row, or in each slot's "page" (``page_layout``).
         conv_layout: "SD", a conv slot is [conv_state_len, 3HD], or "DS", it is [3HD, conv_state_len].
-        tensor_parallel, pipeline_parallel: ranks. With p pipeline stages p steps are in flight, each with staging
-            buffers, records and a ``CommitContext`` of its own.
+        tensor_parallel, pipeline_parallel: ranks. micro_batches: parts of a batch that are verified before the first
+            of them is committed, each a step. With p stages and m parts p x m steps are in flight, each with staging
+            buffers, a ``CommitContext`` and, in scratch, records of its own.
         cuda_graph_sizes: *rows* of the batches that are captured; such a graph has rows x T tokens. Kept sorted.
         debug: look at what the device holds, at the price of waiting for it: ``RecoverSSMState`` does so; ``verify``
             and ``CommitContext`` take it as an argument.
@@ -61,6 +62,7 @@ class RecoverSSMConfig:
     conv_layout: ConvLayout = "SD"
     tensor_parallel: int = 1
     pipeline_parallel: int = 1
+    micro_batches: int = 1
     cuda_graph_sizes: tuple[int, ...] = ()
     debug: bool = False
 
@@ -104,7 +106,7 @@ class RecoverSSMConfig:
     @property
     def steps_in_flight(self) -> int:
         """Steps that may be verified before the first of them is committed."""
-        return self.pipeline_parallel
+        return self.pipeline_parallel * self.micro_batches
 
     def graph_size(self, num_rows: int) -> int | None:
         """Rows of the smallest captured batch that holds ``num_rows``, None where none does."""
@@ -112,7 +114,7 @@ class RecoverSSMConfig:
 
 
 def _check_counts(config: RecoverSSMConfig) -> None:
-    for name in ("num_heads", "max_num_requests", "tensor_parallel", "pipeline_parallel"):
+    for name in ("num_heads", "max_num_requests", "tensor_parallel", "pipeline_parallel", "micro_batches"):
         if getattr(config, name) < 1:
             raise ConfigError(f"{name}: expected at least 1, got {getattr(config, name)}")
     if not 0 <= config.draft_tokens < MAX_SPEC_QUERY_LEN:

@@ -64,8 +64,8 @@ class RecoverSSMState:
     def __init__(self, config: RecoverSSMConfig, committers: Sequence[Committer]) -> None:
         if len(committers) != config.steps_in_flight:
             raise ConfigError(
-                f"committers: expected {config.steps_in_flight}, one per step in flight (pipeline_parallel), "
-                f"got {len(committers)}"
+                f"committers: expected {config.steps_in_flight}, one per step in flight (pipeline_parallel x "
+                f"micro_batches), got {len(committers)}"
             )
         if len({id(committer) for committer in committers}) != len(committers):
             raise ConfigError("committers: expected one per lane, got one twice; a plan is its lane's own")

@@ -94,16 +94,22 @@ class OneLayer:
         self.layer_gate = GateParams(self.gate.A_log[0], self.gate.dt_bias[0], config.gate_lower_bound)
         self.weight = self.activations(self.window_shape[1], WIDTH)
         self.pool = self.nobodys(num_slots, *self.state_shape, dtype=dtype)
-        self.conv = self.nobodys(num_slots, WIDTH + T - 2, self.window_shape[1], dtype=config.activation_dtype)
+        conv_shape = (WIDTH + T - 2, self.window_shape[1])
+        if config.conv_layout == "DS":
+            self.conv = self.nobodys(num_slots, *conv_shape[::-1], dtype=config.activation_dtype).transpose(1, 2)
+        else:
+            self.conv = self.nobodys(num_slots, *conv_shape, dtype=config.activation_dtype)
         self.truth = self.nobodys(num_slots, *self.state_shape, dtype=torch.float64)
         self.history = self.nobodys(num_slots, *self.window_shape, dtype=config.activation_dtype)
-        self.records = [
-            Records(
-                self.nobodys(rows, H, T, V, dtype=dtype),
-                self.nobodys(rows, H, T, 2 * K, dtype=config.activation_dtype),
-            )
-            for _ in range(config.steps_in_flight)
-        ]
+        by_slot = config.placement == "page"
+        entries = num_slots if by_slot else rows
+
+        def records() -> Records:
+            correction = self.nobodys(entries, H, T, V, dtype=dtype)
+            return Records(correction, self.nobodys(entries, H, T, 2 * K, dtype=config.activation_dtype), by_slot)
+
+        lanes = config.steps_in_flight
+        self.records = [records()] * lanes if by_slot else [records() for _ in range(lanes)]
         self.committers = [
             CommitContext([self.pool], [records], [self.conv], self.gate, max_num_rows=rows, conv_width=WIDTH)
             if device

@@ -16,6 +16,7 @@ REFUSED = {
     "window beyond the kernels": ({"draft_tokens": 16}, "draft_tokens: expected 0 to 15, got 16; .* draft less"),
     "heads that do not divide": ({"tensor_parallel": 7}, "tensor_parallel: expected a divisor of the 96 heads"),
     "no pipeline stage": ({"pipeline_parallel": 0}, "pipeline_parallel: expected at least 1"),
+    "no micro-batch": ({"micro_batches": 0}, "micro_batches: expected at least 1"),
     "graph larger than a batch": ({"cuda_graph_sizes": (1, 64)}, "cuda_graph_sizes: .* rows, got 64; .* not tokens"),
     "graph of no rows": ({"cuda_graph_sizes": (0,)}, "cuda_graph_sizes: expected 1 to"),
     "odd channels": ({"key_dim": 96}, "key_dim: expected a power of two"),
@@ -80,6 +81,8 @@ def test_a_rank_has_its_share_of_the_heads_and_one_more_token_than_drafts():
 def test_as_many_steps_are_in_flight_as_there_are_pipeline_stages():
     assert RecoverSSMConfig(**VALID).steps_in_flight == 1
     assert RecoverSSMConfig(**VALID, pipeline_parallel=3).steps_in_flight == 3
+    assert RecoverSSMConfig(**VALID, micro_batches=2).steps_in_flight == 2
+    assert RecoverSSMConfig(**VALID, pipeline_parallel=3, micro_batches=2).steps_in_flight == 6
 
 
 def test_a_batch_goes_to_the_smallest_graph_that_holds_it():

@@ -297,8 +297,11 @@ def test_a_commit_that_refuses_its_arguments_leaves_the_step_pending(device):
     layer.check()
 
 
-def test_two_steps_in_flight_keep_their_records_and_metadata_apart(backend):
-    layer = OneLayer(config_of(pipeline_parallel=2), device=backend)
+@pytest.mark.parametrize(
+    "options", [{"pipeline_parallel": 2}, {"micro_batches": 2}, {"micro_batches": 2, "placement": "page"}], ids=str
+)
+def test_two_steps_in_flight_keep_their_records_and_metadata_apart(options, backend):
+    layer = OneLayer(config_of(**options), device=backend)
     first, second, third = (layer.add() for _ in range(3))
     one = layer.step([(first, 4), (second, 3)])
     two = layer.step([(third, 2)])
@@ -413,10 +416,18 @@ class Life(RuleBasedStateMachine):
     options: ClassVar[dict[str, object]] = {"debug": True}
     num_steps = 0
 
-    @initialize(stages=st.integers(1, 2), sizes=st.sampled_from([(), (2, 6)]), bound=st.sampled_from([-5.0, None]))
-    def start(self, stages, sizes, bound):
+    @initialize(
+        stages=st.integers(1, 2),
+        sizes=st.sampled_from([(), (2, 6)]),
+        bound=st.sampled_from([-5.0, None]),
+        placement=st.sampled_from(["scratch", "page"]),
+        conv_layout=st.sampled_from(["SD", "DS"]),
+    )
+    def start(self, stages, sizes, bound, placement, conv_layout):
         self.preempted = []
-        config = config_of(pipeline_parallel=stages, cuda_graph_sizes=sizes, gate_lower_bound=bound, **self.options)
+        where = {"placement": placement, "conv_layout": conv_layout}
+        graphs = {"cuda_graph_sizes": sizes, "pipeline_parallel": stages}
+        config = config_of(gate_lower_bound=bound, **where, **graphs, **self.options)
         self.layer = OneLayer(config, device=self.device)
 
     @property

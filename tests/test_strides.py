@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from recoverssm import (
     AlignInputs,
     AlignPlan,
+    Boundaries,
     CommitPlan,
     LayerTable,
     Records,
@@ -59,6 +60,10 @@ class Spread:
     def check(self):
         for spread, before in self.made:
             assert_gaps_untouched("spread", spread, before)
+
+
+def rows(values):
+    return int32(values, "cpu")
 
 
 def dense(tensor):
@@ -113,16 +118,18 @@ def test_commit_state(is_kernel, by_slot, data):
     """Layers apart by different strides."""
     window = Window(replace(CASE, by_slot=by_slot), "cpu")
     fill_records(window)
-    plan = window.plan([2, 0, 2], [2, 1, 3])
+    plan = window.plan([3, 0, 2], [2, 1, 3])
+    crossed = Boundaries(rows([[1, 3], [0, 0], [1, 0]]), rows([[5, 2], [0, 0], [4, 0]]))
     results = []
     for place in (dense, Spread(data)):
         states = [place(state) for state in window.checkpoint_states]
         records = [Records(place(r.correction), place(r.key_gate), by_slot) for r in window.records]
         if is_kernel:
             layers = (states, [r.correction for r in records], [r.key_gate for r in records])
-            commit_state(*(LayerTable.of("t", tensors) for tensors in layers), plan, window.gate, by_slot=by_slot)
+            tables = (LayerTable.of("t", tensors) for tensors in layers)
+            commit_state(*tables, plan, window.gate, by_slot=by_slot, boundaries=crossed)
         else:
-            reference.commit_state(states, records, plan, window.gate)
+            reference.commit_state(states, records, plan, window.gate, boundaries=crossed)
         results.append(states)
     place.check()
 
@@ -136,14 +143,15 @@ def test_commit_state(is_kernel, by_slot, data):
 def test_compact_conv(is_kernel, data):
     """Slots, tokens and channels in any order in memory."""
     conv = torch.randn(5, 7, 12, generator=torch.Generator().manual_seed(0)).bfloat16()
-    plan = CommitPlan(*(int32(row, "cpu") for row in ([4, 0, 2], [2, 1, 4], [2, 1, 3])))
+    plan = CommitPlan(rows([4, 0, 2]), rows([2, 1, 4]), rows([2, 1, 3]))
+    crossed = Boundaries(rows([[2, 4], [0, 0], [1, 0]]), rows([[1, 2], [0, 0], [4, 0]]))
     results = []
     for place in (dense, Spread(data, all_dims=True)):
         state = place(conv)
         if is_kernel:
-            compact_conv(LayerTable.of("conv", [state]), plan, conv_width=4)
+            compact_conv(LayerTable.of("conv", [state]), plan, conv_width=4, boundaries=crossed)
         else:
-            reference.compact_conv([state], plan, conv_width=4)
+            reference.compact_conv([state], plan, conv_width=4, boundaries=crossed)
         results.append(state)
     place.check()
 
@@ -155,7 +163,7 @@ def test_compact_conv(is_kernel, data):
 def test_update_conv_window(data):
     generator = torch.Generator().manual_seed(0)
     conv, x, weight = (torch.randn(*size, generator=generator) for size in ((5, 7, 12), (9, 12), (12, 4)))
-    starts, slots = int32([0, 4, 4, 9], "cpu"), int32([2, 0, 4], "cpu")
+    starts, slots = rows([0, 4, 4, 9]), rows([2, 0, 4])
     results = []
     for place in (dense, Spread(data, all_dims=True)):
         state, out = place(conv), place(torch.zeros(9, 12))
@@ -172,12 +180,12 @@ def test_update_conv_window(data):
 @given(data=st.data())
 def test_align_plan(op, data):
     table = torch.arange(1, 13, dtype=torch.int32).view(3, 4)
-    starts, slots = int32([0, 3, 3, 5], "cpu"), int32([2, 5, 9], "cpu")
+    starts, slots = rows([0, 3, 3, 5]), rows([2, 5, 9])
     results = []
     for place in (dense, Spread(data)):
-        align = AlignInputs(int32([1, 4, 2], "cpu"), place(table), 2)
+        align = AlignInputs(rows([1, 4, 2]), place(table), 2)
         plan = AlignPlan.zeros(3, spec_query_len=3, block_size=2)
-        op(int32([3, 1, 1], "cpu"), starts, slots, align, plan, spec_query_len=3)
+        op(rows([3, 1, 1]), starts, slots, align, plan, spec_query_len=3)
         results.append((plan.commit.commit_lens, plan.commit.final_slots, plan.boundaries.slots, plan.final_columns))
     place.check()
 
