@@ -40,10 +40,6 @@ def _mma(**axes: tuple[Constant, ...]) -> tuple[Mapping[str, Constant], ...]:
     return _grid(**{"CAUSAL_BLOCKS": (False,), "EVICT": (False, True), "num_warps": (4,)} | axes)
 
 
-_NO_POLICY: Mapping[str, tuple[Constant, ...]] = {"LOAD_POLICY": ("",), "STORE_POLICY": ("",)}
-"""What lines kept in the L2 do to the kernels that follow does not show in the time of a commit."""
-
-
 SPACES: Mapping[str, Mapping[str, tuple[Mapping[str, Constant], ...]]] = {
     "verify": {
         "recurrence": (
@@ -83,10 +79,10 @@ SPACES: Mapping[str, Mapping[str, tuple[Mapping[str, Constant], ...]]] = {
             *_grid(BV=(32, 64), BK=(32,), NUM_STAGES=(3,), num_warps=(2, 4)),
         ),
         "async": (
-            *_grid(BV=(64, 128), CHUNK=(32, 64), **_NO_POLICY, num_warps=(4,)),
-            *_grid(BV=(128,), CHUNK=(128,), **_NO_POLICY, num_warps=(4, 8)),
-            *_grid(BV=(128,), CHUNK=(32, 64), **_NO_POLICY, num_warps=(4,), maxnreg=(128,)),
-            *_grid(BV=(128,), CHUNK=(128,), **_NO_POLICY, num_warps=(4,), maxnreg=(168,)),
+            *_grid(BV=(64, 128), CHUNK=(32, 64), KEEP=(False, True), num_warps=(4,)),
+            *_grid(BV=(128,), CHUNK=(128,), KEEP=(False, True), num_warps=(4, 8)),
+            *_grid(BV=(128,), CHUNK=(32, 64), KEEP=(False, True), num_warps=(4,), maxnreg=(128,)),
+            *_grid(BV=(128,), CHUNK=(128,), KEEP=(False, True), num_warps=(4,), maxnreg=(168,)),
         ),
     },
 }

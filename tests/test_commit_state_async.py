@@ -17,6 +17,7 @@ from recoverssm.dispatch import Prepared
 from recoverssm.kernels.commit_state_async import _commit_state_async_kernel
 from recoverssm.launch import STATE_DTYPES, Problem, device_arch, load_table, select
 from recoverssm.ops.commit_state import FORMS
+from tests.forms import ASSEMBLY
 from tests.gluon_interpreter import Emulated
 from tests.test_commit_state import expect_commit, fill_records, run_commit
 from tests.windows import Window, WindowCase, assert_gaps_untouched, assert_matches, int32, storage_bits
@@ -45,7 +46,7 @@ def use_async(monkeypatch, device, states, records):
     """From here on the op takes the form "async" on these pools, wherever it runs."""
     if device == "cpu":
         tables = [t for r in records for t in (r.correction, r.key_gate)]
-        emulated = Emulated(_commit_state_async_kernel, memory=[*states, *tables])
+        emulated = Emulated(_commit_state_async_kernel, asm=ASSEMBLY, memory=[*states, *tables])
         monkeypatch.setitem(FORMS, "async", FORMS["async"]._replace(kernel=emulated))
         monkeypatch.setattr("recoverssm.launch.device_arch", lambda device: 90)
         monkeypatch.setattr(module(), "_commit_state", Prepared(module()._commit_state.prepare))
@@ -204,17 +205,36 @@ def test_a_rows_bits_depend_on_nothing_but_its_accepted_tokens(state_dtype, devi
 @pytest.mark.parametrize("state_dtype", DTYPES)
 def test_bits_do_not_depend_on_the_launch_row(state_dtype, device, monkeypatch):
     row = select(problem(state_dtype=state_dtype), FORMS)
-    other = replace(row, arch=0, constants=dict(row.constants) | {"BV": 64, "CHUNK": 32, "num_warps": 2})
+    other = {"BV": 64, "CHUNK": 32, "num_warps": 2}
+    rows = [replace(row, arch=0, min_heads=0, constants=dict(row.constants) | {"KEEP": True} | x) for x in ({}, other)]
     states = []
-    for rows in (load_table(), (other,)):
+    for table in (load_table(), *((row,) for row in rows)):
         window = make_window(replace(RAGGED, state_dtype=state_dtype), device)
         with monkeypatch.context() as patch:
-            patch.setattr("recoverssm.launch.load_table", partial(tuple, rows))
+            patch.setattr("recoverssm.launch.load_table", partial(tuple, table))
             patch.setattr(module(), "_commit_state", Prepared(module()._commit_state.prepare))
             commit(window, window.plan([8, 0, 2, 1, 2, 5]), patch)
         states.append(storage_bits(window.checkpoint_states[0]))
 
-    assert torch.equal(*states)
+    assert all(torch.equal(states[0], other) for other in states[1:])
+
+
+def test_lines_are_let_go_of_where_a_pool_begins_inside_one(device, monkeypatch):
+    window = make_window(RAGGED, device)
+    shape, dtype = window.checkpoint_states[0].shape, window.checkpoint_states[0].dtype
+    storage = torch.full((shape.numel() + 4,), float("nan"), device=device, dtype=dtype)
+    window.checkpoint_states[0] = storage[4:].view(shape).copy_(window.checkpoint_states[0])
+    assert window.checkpoint_states[0].data_ptr() % 128
+    plan = window.plan([8, 0, 2, 1, 2, 5])
+    expected = expect_commit(window, plan)
+    row = select(problem(), FORMS)
+    kept = replace(row, arch=0, min_heads=0, constants=dict(row.constants) | {"KEEP": True})
+    monkeypatch.setattr("recoverssm.launch.load_table", partial(tuple, (kept,)))
+    monkeypatch.setattr(module(), "_commit_state", Prepared(module()._commit_state.prepare))
+
+    commit(window, plan, monkeypatch)
+
+    assert_matches("state", window.checkpoint_states[0], expected[0], FP32_TOL)
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,19 @@ def _add(a, b):
 
 
 @gluon.jit
+def _let_go(ptrs):
+    """Tell the L2 that the lines which hold ptrs, and were to stay, are lines like any other."""
+    gl.inline_asm_elementwise(
+        "applypriority.global.L2::evict_normal [$1], 128; mov.b32 $0, 0;",
+        "=r,l",
+        [ptrs.to(gl.int64) & -128],
+        dtype=gl.int32,
+        is_pure=False,
+        pack=1,
+    )
+
+
+@gluon.jit
 def _store_state_after(
     length,
     slot,
@@ -32,7 +45,6 @@ def _store_state_after(
     CHANNELS: gl.constexpr,
     TOKEN_K: gl.constexpr,
     TOKEN_V: gl.constexpr,
-    STORE_POLICY: gl.constexpr,
     BOUNDED: gl.constexpr,
 ):
     """Store the state after ``length`` >= 1 of the accepted tokens; what was loaded is left as it is.
@@ -78,7 +90,7 @@ def _store_state_after(
             correction = corrections_smem.index(TP - 1 - t).slice(i * CHUNK, CHUNK).load(IN_V)
             state += correction[:, None] * keys_smem.index(TP - 1 - t).load(IN_K)[None, :]
         state = state.to(raw_states[0].dtype)
-        gl.store(slot_ptr + i * CHUNK * K + tile_offs, state, eviction_policy=STORE_POLICY)
+        gl.store(slot_ptr + i * CHUNK * K + tile_offs, state)
 
 
 @gluon.jit
@@ -105,8 +117,7 @@ def _commit_state_async_kernel(
     V: gl.constexpr,
     BV: gl.constexpr,
     CHUNK: gl.constexpr,
-    LOAD_POLICY: gl.constexpr,
-    STORE_POLICY: gl.constexpr,
+    KEEP: gl.constexpr,  # the L2 keeps what is read until it is written back
     BOUNDED: gl.constexpr,
     BY_SLOT: gl.constexpr,  # records go by source slot, not by row
     ALIGNED: gl.constexpr,
@@ -114,8 +125,8 @@ def _commit_state_async_kernel(
 ):
     """One program handles BV value rows of one head of one speculative row of one layer, CHUNK of them at a time.
 
-    ``*_type_ptr`` are tensors of layer 0; only their element types are used. K is 128. ALIGNED must be true. The
-    policies are what the L2 is told of the state: "", "evict_first" or "evict_last". With J = 0 boundaries are None.
+    ``*_type_ptr`` are tensors of layer 0; only their element types are used. K is 128. ALIGNED must be true.
+    With J = 0 boundaries are None.
     """
     NUM_WARPS: gl.constexpr = gl.num_warps()
     TP: gl.constexpr = triton.next_power_of_2(T)
@@ -190,7 +201,7 @@ def _commit_state_async_kernel(
     raw_states = ()
     for i in gl.static_range(BV // CHUNK):
         source_ptrs = source_ptr + i * CHUNK * K + tile_offs
-        raw_states += (gl.load(source_ptrs, eviction_policy=LOAD_POLICY),)
+        raw_states += (gl.load(source_ptrs, eviction_policy="evict_last" if KEEP else ""),)
     thread_barrier()
     async_copy.wait_group(0)
     thread_barrier()
@@ -216,7 +227,6 @@ def _commit_state_async_kernel(
                         CHANNELS,
                         TOKEN_K,
                         TOKEN_V,
-                        STORE_POLICY,
                         BOUNDED,
                     )
                     thread_barrier()  # the keys of the next length take the place of these
@@ -233,6 +243,9 @@ def _commit_state_async_kernel(
         CHANNELS,
         TOKEN_K,
         TOKEN_V,
-        STORE_POLICY,
         BOUNDED,
     )
+    if KEEP:
+        thread_barrier()
+        LINE: gl.constexpr = 8 * VEC  # elements in 128 bytes
+        _let_go(source_ptr + LINE * gl.arange(0, BV * K // LINE, gl.BlockedLayout([1], [32], [NUM_WARPS], [0])))
