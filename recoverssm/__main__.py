@@ -147,7 +147,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     sizes = capacity.add_argument_group("another model", "sizes in the place of those of --model")
     for name, meaning in MODEL_SIZES.items():
-        sizes.add_argument(f"--{name.replace('_', '-')}", type=int, metavar="N", help=meaning)
+        sizes.add_argument(f"--{name.replace('_', '-')}", type=_whole, metavar="N", help=meaning)
     shapes = commands.add_parser(
         "shapes",
         help="models and bytes of one layer",
@@ -174,12 +174,19 @@ def _add_common(command: argparse.ArgumentParser) -> None:
     command.add_argument("--json", action="store_true", help="print JSON with every term")
 
 
-def _positive_int(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or len(text) > MAX_DIGITS or int(text) == 0:
+def _whole(text: str, kind: str = "whole") -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > MAX_DIGITS:
         raise argparse.ArgumentTypeError(
-            f"expected a positive whole number of at most {MAX_DIGITS} digits, got {_shortened(text)}"
+            f"expected a {kind} number of at most {MAX_DIGITS} digits, got {_shortened(text)}"
         )
     return int(text)
+
+
+def _positive_int(text: str) -> int:
+    value = _whole(text, "positive whole")
+    if value == 0:
+        raise argparse.ArgumentTypeError(f"expected a positive whole number, got {_shortened(text)}")
+    return value
 
 
 def _budget_gib(text: str) -> float:

@@ -12,7 +12,7 @@ import torch
 from recoverssm.errors import ConfigError
 from recoverssm.layout import CacheMode, Placement
 from recoverssm.pages import ConvLayout, PageLayout
-from recoverssm.types import MAX_SPEC_QUERY_LEN, KDAShape
+from recoverssm.types import MAX_SPEC_QUERY_LEN, KDAShape, check_count
 
 STATE_DTYPES = (torch.float32, torch.bfloat16)
 ACTIVATION_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -115,9 +115,9 @@ class RecoverSSMConfig:
 
 def _check_counts(config: RecoverSSMConfig) -> None:
     for name in ("num_heads", "max_num_requests", "tensor_parallel", "pipeline_parallel", "micro_batches"):
-        if getattr(config, name) < 1:
-            raise ConfigError(f"{name}: expected at least 1, got {getattr(config, name)}")
-    if not 0 <= config.draft_tokens < MAX_SPEC_QUERY_LEN:
+        check_count(name, getattr(config, name), least=1)
+    check_count("draft_tokens", config.draft_tokens, least=0)
+    if config.draft_tokens >= MAX_SPEC_QUERY_LEN:
         raise ConfigError(
             f"draft_tokens: expected 0 to {MAX_SPEC_QUERY_LEN - 1}, got {config.draft_tokens}; kernels are built for "
             f"windows of up to {MAX_SPEC_QUERY_LEN} tokens, so draft less"
@@ -128,20 +128,21 @@ def _check_counts(config: RecoverSSMConfig) -> None:
             "head's state is not split over ranks"
         )
     for size in config.cuda_graph_sizes:
-        if not 1 <= size <= config.max_num_requests:
+        check_count("cuda_graph_sizes", size, least=1)
+        if size > config.max_num_requests:
             raise ConfigError(
-                f"cuda_graph_sizes: expected 1 to max_num_requests={config.max_num_requests} rows, got {size}; sizes "
-                f"count rows, not tokens: a graph of s tokens has s / {config.spec_query_len} rows"
+                f"cuda_graph_sizes: expected at most max_num_requests={config.max_num_requests} rows, got {size}; "
+                f"sizes count rows, not tokens: a graph of s tokens has s / {config.spec_query_len} rows"
             )
 
 
 def _check_numbers(config: RecoverSSMConfig) -> None:
     for name in ("key_dim", "value_dim"):
         size = getattr(config, name)
+        check_count(name, size, least=1)
         if size < MIN_HEAD_DIM or size & (size - 1):
             raise ConfigError(f"{name}: expected a power of two of at least {MIN_HEAD_DIM}, got {size}")
-    if config.conv_width < 2:
-        raise ConfigError(f"conv_width: expected at least 2, got {config.conv_width}")
+    check_count("conv_width", config.conv_width, least=2)
     if config.state_dtype not in STATE_DTYPES:
         raise ConfigError(
             f"state_dtype: expected float32 or bfloat16, got {_name(config.state_dtype)}; kernels hold states in "
@@ -170,11 +171,12 @@ def _check_cache(config: RecoverSSMConfig) -> None:
     if config.conv_layout not in get_args(ConvLayout):
         raise ConfigError(f"conv_layout: expected 'SD' or 'DS', got {config.conv_layout!r}")
     if config.cache_mode == "align":
-        if config.block_size is None or config.block_size < 1:
+        if config.block_size is None:
             raise ConfigError(
                 f"block_size: expected at least 1 token with cache_mode 'align', got {config.block_size}; it is the "
                 "block of the KDA cache group, not the smallest of all groups"
             )
+        check_count("block_size", config.block_size, least=1)
     elif config.block_size is not None:
         raise ConfigError(
             f"block_size: expected None with cache_mode 'none', which has no blocks, got {config.block_size}"

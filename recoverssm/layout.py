@@ -12,12 +12,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal, get_args
 
 import torch
 
 from recoverssm.errors import ConfigError
-from recoverssm.types import KDAShape
+from recoverssm.types import KDAShape, check_count
 
 Scheme = Literal["full_state", "recoverssm"]
 Placement = Literal["page", "scratch"]
@@ -62,8 +62,7 @@ class ModelShape:
     def __post_init__(self) -> None:
         least = {"conv_width": 2, "num_attention_layers": 0}
         for name in ("num_kda_layers", "num_heads", "key_dim", "value_dim", "attention_row_elements", *least):
-            if getattr(self, name) < least.get(name, 1):
-                raise ConfigError(f"{name}: expected at least {least.get(name, 1)}, got {getattr(self, name)}")
+            check_count(name, getattr(self, name), least=least.get(name, 1))
 
     @property
     def num_layers(self) -> int:
@@ -92,13 +91,13 @@ class ModelShape:
         Raises:
             ConfigError: the heads do not divide, or the window is out of range.
         """
-        if tensor_parallel < 1 or self.num_heads % tensor_parallel:
+        check_count("tensor_parallel", tensor_parallel, least=1)
+        if self.num_heads % tensor_parallel:
             raise ConfigError(
                 f"tensor_parallel: expected a divisor of the {self.num_heads} heads of {self.name}, "
                 f"got {tensor_parallel}"
             )
-        if draft_tokens < 0:
-            raise ConfigError(f"draft_tokens: expected at least 0, got {draft_tokens}")
+        check_count("draft_tokens", draft_tokens, least=0)
         return KDAShape(
             num_heads=self.num_heads // tensor_parallel,
             spec_query_len=1 + draft_tokens,
@@ -141,6 +140,8 @@ class LayerBytes:
 
     def page(self, scheme: Scheme, placement: Placement) -> int:
         """One KDA page: conv state and one recurrent state, and the records where pages hold them."""
+        _check_choice("scheme", scheme, Scheme)
+        _check_choice("placement", placement, Placement)
         held = self.records if scheme == "recoverssm" and placement == "page" else 0
         return self.conv_state + self.recurrent_state + held
 
@@ -199,13 +200,13 @@ def state_bytes(
         num_unowned_slots: slots that belong to no request, added to every P: 1 for a pool whose slot 0 exists in
             memory, 0 (the default) for the bytes of the requests alone. Records go by row, so none are added there.
     """
+    _check_choice("scheme", scheme, Scheme)
     for name, value in (
         ("num_requests", num_requests),
         ("num_layers", num_layers),
         ("num_unowned_slots", num_unowned_slots),
     ):
-        if value < 0:
-            raise ConfigError(f"{name}: expected at least 0, got {value}")
+        check_count(name, value, least=0)
     per_layer = layer_bytes(shape, state_dtype=state_dtype, activation_dtype=activation_dtype)
     states_per_request = shape.spec_query_len if scheme == "full_state" else 1
     num_record_rows = num_requests if scheme == "recoverssm" else 0
@@ -293,14 +294,13 @@ def plan_capacity(
         ConfigError: a size is out of range, a page does not hold what must be in it, or the budget holds no block or no
             more than the scratch.
     """
-    if max_model_len < 1:
-        raise ConfigError(f"max_model_len: expected at least 1 token, got {max_model_len}")
-    if budget_bytes < 1:
-        raise ConfigError(f"budget_bytes: expected at least 1, got {budget_bytes}")
+    _check_choice("placement", placement, Placement)
+    _check_choice("cache_mode", cache_mode, CacheMode)
+    check_count("max_model_len", max_model_len, least=1)
+    check_count("budget_bytes", budget_bytes, least=1)
     counts = {"max_num_seqs": max_num_seqs, "block_tokens": block_tokens, "page_bytes": page_bytes}
     for name, count in counts.items():
-        if count < 0:
-            raise ConfigError(f"{name}: expected at least 0, got {count}")
+        check_count(name, count, least=0)
     shape = model.layer_shape(tensor_parallel=tensor_parallel, draft_tokens=draft_tokens)
     pieces = layer_bytes(shape, state_dtype=state_dtype, activation_dtype=activation_dtype)
     scratch_bytes = max_num_seqs * model.num_kda_layers * pieces.records if placement == "scratch" else 0
@@ -389,6 +389,11 @@ def _fit_pages(kda_page_bytes: int, row_bytes: int, block_tokens: int, page_byte
             f"{block_tokens} attention rows of {row_bytes}, got {page_bytes}"
         )
     return block_tokens, page_bytes or needed
+
+
+def _check_choice(name: str, value: str, choices: Any) -> None:
+    if value not in get_args(choices):
+        raise ConfigError(f"{name}: expected {' or '.join(map(repr, get_args(choices)))}, got {value!r}")
 
 
 def _gain_pct(ours: float, baseline: float) -> float:

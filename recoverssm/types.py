@@ -4,7 +4,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar
+from numbers import Integral
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -16,6 +17,14 @@ NULL_SLOT = 0
 
 MAX_SPEC_QUERY_LEN = 16
 """Longest verify window (1 + draft tokens) the kernels are built for."""
+
+
+def check_count(name: str, value: Any, *, least: int) -> None:
+    """Raises ConfigError unless ``value`` is a whole number of at least ``least``."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise ConfigError(f"{name}: expected a whole number, got {value!r}")
+    if value < least:
+        raise ConfigError(f"{name}: expected at least {least}, got {value}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +65,12 @@ class KDAShape:
 
     def __post_init__(self) -> None:
         for name in ("num_heads", "spec_query_len", "key_dim", "value_dim"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}: expected at least 1, got {getattr(self, name)}")
+            check_count(name, getattr(self, name), least=1)
         if self.spec_query_len > MAX_SPEC_QUERY_LEN:
             raise ConfigError(
                 f"spec_query_len: expected at most {MAX_SPEC_QUERY_LEN} (1 + draft tokens), got {self.spec_query_len}"
             )
-        if self.conv_width < 2:
-            raise ConfigError(f"conv_width: expected at least 2, got {self.conv_width}")
+        check_count("conv_width", self.conv_width, least=2)
 
     @property
     def conv_channels(self) -> int:
@@ -140,8 +147,7 @@ def max_boundaries(spec_query_len: int, block_size: int) -> int:
 
 
 def _check_block_size(block_size: int) -> None:
-    if block_size < 1:
-        raise ConfigError(f"block_size: expected at least 1 token, got {block_size}")
+    check_count("block_size", block_size, least=1)
 
 
 @dataclass(frozen=True, slots=True)

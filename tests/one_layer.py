@@ -111,7 +111,9 @@ class OneLayer:
         lanes = config.steps_in_flight
         self.records = [records()] * lanes if by_slot else [records() for _ in range(lanes)]
         self.committers = [
-            CommitContext([self.pool], [records], [self.conv], self.gate, max_num_rows=rows, conv_width=WIDTH)
+            CommitContext(
+                [self.pool], [records], [self.conv], self.gate, max_num_rows=rows, conv_width=WIDTH, debug=config.debug
+            )
             if device
             else ReferenceCommitter(self.pool, records, self.conv, self.gate, T)
             for records in self.records

@@ -206,7 +206,8 @@ def test_shapes_prints_a_row_per_size(capsys):
         (["capacity", "--block-tokens", "0"], "positive whole number"),
         (["capacity", "--page-bytes", "976895"], "page_bytes: expected at least 976896"),
         (["capacity", "--num-heads", "0"], "num_heads: expected at least 1, got 0"),
-        (["capacity", "--num-attention-layers", "-1"], "num_attention_layers: expected at least 0, got -1"),
+        (["capacity", "--num-attention-layers", "-1"], "expected a whole number"),
+        (["capacity", "--num-heads", "9" * 400], "at most 12 digits"),
         (["capacity", "--conv-width", "1"], "conv_width: expected at least 2, got 1"),
         (["capacity", "--max-num-seqs", "9" * 5000], "at most 12 digits"),
         (["capacity", "--max-num-seqs", "100000", "--placement", "scratch"], "lower max_num_seqs"),
@@ -237,6 +238,16 @@ def test_the_largest_numbers_are_computed(capsys, json_too):
     assert main(["capacity", *sizes, *json_too]) == 0
 
     assert capsys.readouterr().err == ""
+
+
+def test_the_largest_model_fits_no_budget_and_breaks_nothing(capsys):
+    largest = [
+        word for name in ("num-heads", "key-dim", "value-dim", "num-kda-layers") for word in (f"--{name}", "9" * 12)
+    ]
+
+    assert main(["capacity", *largest, "--tp", "1", "--dp", "9" * 12, "--max-num-seqs", "9" * 12]) == 2
+
+    assert "hold no block" in capsys.readouterr().err
 
 
 def test_the_module_runs_as_a_command():

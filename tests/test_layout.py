@@ -219,6 +219,8 @@ def storage_bytes(tensors):
         ({"block_tokens": -1}, "block_tokens"),
         ({"page_bytes": -1}, "page_bytes"),
         ({"page_bytes": 976_895}, "page_bytes"),
+        ({"placement": "host"}, "placement"),
+        ({"cache_mode": "all"}, "cache_mode"),
         ({"page_bytes": 1 << 20, "block_tokens": 1821}, "page_bytes"),
         ({"budget_bytes": 1_000_000}, "budget_bytes"),
         ({"max_num_seqs": -1}, "max_num_seqs"),
@@ -229,6 +231,15 @@ def storage_bytes(tensors):
 def test_sizes_out_of_range_are_refused_by_name(change, named):
     with pytest.raises(ConfigError, match=f"^{named}: "):
         plan_capacity(K3, **PUBLISHED | change)
+
+
+def test_schemes_are_two():
+    with pytest.raises(ConfigError, match="scheme: expected 'full_state' or 'recoverssm', got 'native'"):
+        state_bytes(KDAShape(1, 2), 1, 1, scheme="native")
+    with pytest.raises(ConfigError, match="scheme: expected"):
+        layer_bytes(KDAShape(1, 2)).page("native", "page")
+    with pytest.raises(ConfigError, match="placement: expected 'page' or 'scratch', got 'host'"):
+        layer_bytes(KDAShape(1, 2)).page("recoverssm", "host")
 
 
 @pytest.mark.parametrize("named", ["num_requests", "num_layers", "num_unowned_slots"])
