@@ -326,7 +326,7 @@ def test_only_cards_that_can_and_few_cases_get_the_chain(monkeypatch):
         monkeypatch.setattr(recoverssm_pdl, "device_arch", lambda _, arch=arch: arch)
         names += [(arch, case.name) for case in SETS["nightly"] if chained_providers(case, card)]
 
-    assert names == [(90, f"kimi_k3_tp8_b{num_requests}_t8_a3.84_fp32") for num_requests in (32, 128)]
+    assert names == [(90, f"kimi_k3_tp8_b{num_requests}_t8_a3.84_fp32") for num_requests in (1, 32, 128)]
     assert chained_providers(SETS["nightly"][0], CPU) == ()
 
 
