@@ -99,7 +99,7 @@ def compile_static(
     return Exit(ended.code), json.loads(report.read_text(encoding="utf-8"))
 
 
-def read_report(path: Path) -> dict[str, Any]:
+def read_report(path: Path, asked: str = "--base") -> dict[str, Any]:
     """A report of an earlier run.
 
     Raises:
@@ -107,13 +107,13 @@ def read_report(path: Path) -> dict[str, Any]:
     """
     try:
         report = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UsageError(f"--base: {path}: expected a report of ci static: {error}") from error
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{asked}: {path}: expected a report of ci static: {error}") from error
     if not isinstance(report, dict) or not {"schema_version", "kernels", "compiler", "num_launches"} <= report.keys():
-        raise UsageError(f"--base: {path}: expected a report of ci static")
+        raise UsageError(f"{asked}: {path}: expected a report of ci static")
     if report["schema_version"] != SCHEMA_VERSION:
         found = f"a report of version {report['schema_version']}, and {SCHEMA_VERSION} is needed"
-        raise MissingDataError(f"--base: {path}: {found}", "compile the base anew: python -m ci static --out FOLDER")
+        raise MissingDataError(f"{asked}: {path}: {found}", "compile it anew: python -m ci static --out FOLDER")
     return report
 
 
