@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
 from recoverssm.triton_compat import KernelLaunch
 from recoverssm.types import Device, PlannedDevice
@@ -117,7 +118,7 @@ class Prepared:
 
         While torch traces, the call becomes one of the operator ``torch.ops.recoverssm.<name>`` (``ops.registered``).
         """
-        if torch.compiler.is_compiling():
+        if is_compiling():
             getattr(torch.ops.recoverssm, self.name)(*tensors, *options)
             return
         # One call into C for each property of all tensors: a loop in Python takes twice as long.

@@ -2,6 +2,7 @@
 
 import ast
 import os
+import random
 import subprocess
 import sys
 from functools import cache
@@ -126,6 +127,35 @@ def test_an_aborted_request_leaves_the_others_their_tokens(meanwhile, kind):
     assert any(request.generated for request in aborted)
     for request, tokens in zip(requests, plain_tokens(), strict=True):
         assert request.generated == (tokens[: len(request.generated)] if request in aborted else tokens)
+
+
+@pytest.mark.usefixtures("by_reference")
+@pytest.mark.parametrize("seed", range(12))
+def test_whatever_happens_to_requests_tokens_stay_what_they_are(seed):
+    """Aborts and preemptions at any time, blocks of any size, pools that are too small, little room in a step."""
+    pick = random.Random(seed)
+    block_size = pick.choice((1, 2, 3, 5, 8))
+    num_slots = 9 + 8 // block_size + pick.choice((0, 20))  # a window of 8 tokens fits
+    options = {"cache_mode": "align", "block_size": block_size, "cuda_graph_sizes": pick.choice(((), (1, 3)))}
+    engine = make_engine(draft_tokens=pick.choice((1, 3, 7)), num_slots=num_slots, **options)
+    engine.token_budget = pick.choice((5, 12, 24))
+    requests = add_requests(engine, 8, seed)
+    aborted = set()
+
+    def abort_one():
+        if pick.random() < 0.1 and (engine.running or engine.waiting):
+            aborted.add(request := pick.choice([*engine.running, *engine.waiting]))
+            engine.abort(request)
+
+    while engine.running or engine.waiting:
+        engine.step(abort_one)
+        abort_one()
+        if pick.random() < 0.1 and engine.running:
+            engine._preempt(pick.choice(engine.running))
+
+    for request, tokens in zip(requests, plain_tokens(seed=seed), strict=True):
+        assert request.generated == (tokens[: len(request.generated)] if request in aborted else tokens)
+    assert not +engine.slots._holders  # nothing leaked
 
 
 # --- all that is kept matters

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
 from recoverssm.checks import (
     INT32,
@@ -59,7 +60,7 @@ def align_plan(
     rows = (commit.commit_lens, commit.source_slots, commit.final_slots)
     tensors = (*inputs, *rows, boundaries.lens, boundaries.slots, plan.final_columns)
     options = (spec_query_len, align.block_size, has_request_indices)
-    if torch.compiler.is_compiling():
+    if is_compiling():
         torch.ops.recoverssm.align_plan(*tensors, align.running_columns, *options)
         return
     running = () if align.running_columns is None else (align.running_columns,)

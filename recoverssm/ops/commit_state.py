@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import torch
+from torch.compiler import is_compiling
 
 from recoverssm.checks import (
     ACTIVATION_DTYPES,
@@ -67,7 +68,7 @@ def commit_state(
     """
     tables = (checkpoint_states, corrections, key_gates)
     crossed = () if boundaries is None else (boundaries.lens, boundaries.slots)
-    if torch.compiler.is_compiling():
+    if is_compiling():
         layers = (table.tensors for table in tables)
         rows = (plan.commit_lens, plan.source_slots, plan.final_slots)
         parameters = (gate.A_log, gate.dt_bias, gate.lower_bound)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import torch
+from torch.compiler import is_compiling
 
 from recoverssm.checks import (
     ACTIVATION_DTYPES,
@@ -42,7 +43,7 @@ def compact_conv(
     """
     rows = (plan.commit_lens, plan.source_slots, plan.final_slots)
     crossed = () if boundaries is None else (boundaries.lens, boundaries.slots)
-    if torch.compiler.is_compiling():
+    if is_compiling():
         torch.ops.recoverssm.compact_conv(conv_states.tensors, *rows, conv_width, *(crossed or (None, None)))
         return
     table = (conv_states.addresses, conv_states.slot_strides, conv_states.element_type)

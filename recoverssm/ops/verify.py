@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
 from recoverssm.checks import check_layer, check_out, check_records, check_row_vector
 from recoverssm.dispatch import Prepared, TensorMeta
@@ -96,7 +97,7 @@ def verify(
             another card than sm_90, or a layer that sm_90's form is not for.
     Source: docs/algorithm.md section 2; vLLM PR 51855.
     """
-    if debug and not torch.compiler.is_compiling():
+    if debug and not is_compiling():
         check_rows(query_start_loc, state_indices, num_slots=checkpoint_state.shape[0], num_tokens=q.shape[0])
     if out is None:
         out = torch.empty(v.shape, dtype=v.dtype, device=v.device)
