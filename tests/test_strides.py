@@ -17,6 +17,7 @@ from recoverssm import (
     CommitPlan,
     LayerTable,
     Records,
+    StrideError,
     align_plan,
     commit_state,
     compact_conv,
@@ -25,6 +26,7 @@ from recoverssm import (
     verify,
 )
 from tests.test_commit_state import fill_records
+from tests.test_dispatch import OPS, changed, parts_of
 from tests.test_full_state import FullStateWindow
 from tests.windows import INT_OF, Window, WindowCase, assert_gaps_untouched, int32, storage_bits
 
@@ -191,3 +193,49 @@ def test_align_plan(op, data):
 
     for one, other in zip(*results, strict=True):
         assert_same_bits(one, other)
+
+
+def tensors_of(value, path):
+    """The tensors at the end of a path from ``parts_of``."""
+    for name in path:
+        value = value[name] if isinstance(value, dict) else getattr(value, name)
+    return value if isinstance(value, tuple) else (value,)
+
+
+def full_of_numbers(tensor):
+    """The call's own tensor, dense, with numbers in the place of NaN."""
+    numbers = torch.randn(tensor.shape, generator=torch.Generator().manual_seed(tensor.numel())).to(tensor.dtype)
+    return torch.where(tensor.isnan(), numbers, tensor) if tensor.is_floating_point() else dense(tensor)
+
+
+@settings(few, max_examples=8)
+@pytest.mark.parametrize("op", OPS, ids=lambda op: op.__name__)
+@given(data=st.data())
+def test_any_stride_of_any_argument_is_honoured_or_refused(op, data):
+    """Never a wrong answer: inner dimensions that kernels cannot step through raise StrideError."""
+
+    def numbers():
+        call = OPS[op]()
+        for path in list(parts_of(call)):
+            call = changed(call, path, full_of_numbers)
+        return call
+
+    expected, call = numbers(), numbers()
+    path = data.draw(st.sampled_from(list(parts_of(call))), label="path")
+    place = Spread(data, all_dims=True)
+    call = changed(call, path, place)
+    op(**expected)
+
+    refused = None
+    try:
+        op(**call)
+    except StrideError as error:
+        refused = str(error)
+    if refused:
+        assert [name for name in path if name != "tensors"][-1] in refused
+        return
+
+    place.check()
+    for each in parts_of(call):
+        for one, other in zip(tensors_of(call, each), tensors_of(expected, each), strict=True):
+            assert_same_bits(one, other)
