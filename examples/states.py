@@ -83,7 +83,8 @@ class States(ABC):
         starts, slots, windows = step.other_query_start_loc, self.prefill_slots, self.windows[layer]
         qkv, sequence = convolve(windows, qkv, starts, slots, self.model.w_conv[layer], PREFILL_LEN)
         lens, history = starts.diff()[:, None], torch.arange(HISTORY, device=self.device)
-        windows[slots[:, None], history] = sequence[torch.arange(len(slots))[:, None], lens + history]
+        rows = torch.arange(len(slots), device=self.device)[:, None]
+        windows[slots[:, None], history] = sequence[rows, lens + history]
         places = self.pool_slots(slots)
         targets = places.new_zeros(len(slots), PREFILL_LEN + 1).scatter_(1, lens.long() - 1, places[:, None])
         targets[:, PREFILL_LEN] = places  # where a chunk starts from

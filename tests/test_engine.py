@@ -75,7 +75,17 @@ def test_batches_padded_to_captured_sizes_give_the_same_tokens(backend):
     assert padded == plain_tokens(backend, **size)
 
 
-@pytest.mark.parametrize(("block_size", "num_slots"), [(8, 30), (3, 12), (1, 16)])
+@pytest.mark.parametrize(
+    ("backend", "block_size", "num_slots"),
+    [
+        ("reference", 8, 30),
+        ("reference", 3, 12),
+        ("reference", 1, 16),
+        ("cpu", 3, 12),
+        pytest.param("cuda", 3, 12, marks=pytest.mark.gpu),
+    ],
+    indirect=["backend"],
+)
 def test_prefix_caching_gives_the_same_tokens(backend, block_size, num_slots):
     """Blocks above and below the window's length; the smaller pools make requests preempt each other."""
     size = SMALL if backend == "cpu" else {}
