@@ -1,4 +1,4 @@
-"""A complete toy engine: requests share prefixes, draft, are committed, preempted, aborted.
+"""A complete toy engine: a scheduler with prefix cache, drafts, preemption and aborts around the calls of states.py.
 
 The same engine runs on one state per request (RecoverSSM) or on one per token (full state), with drafts or without,
 and produces the same tokens:
@@ -17,6 +17,7 @@ from examples.slots import SlotPool
 from examples.states import PREFILL_LEN, FullStates, RecoverSSMStates, States
 from examples.toy_model import ToyModel, ToyShape
 from recoverssm import AlignInputs, RecoverSSMConfig, RequestBatch, RequestSlot, StateSlot, StepMetadata
+from recoverssm.reference import block_column
 
 MAX_LEN = 64
 """Tokens of the longest request."""
@@ -244,8 +245,8 @@ class Engine:
         request.blocks.clear()
 
     def _column(self, num_tokens: int) -> int:
-        """Block of the last of so many tokens."""
-        return max(num_tokens - 1, 0) // self.block_size
+        """Block of the last of so many tokens; the first for none."""
+        return max(block_column(num_tokens, self.block_size), 0)
 
 
 def make_engine(states: type[States], draft_tokens: int, block_size: int | None, device: str) -> Engine:

@@ -10,6 +10,8 @@ from recoverssm import GateParams, verify
 from tests.test_dispatch import OPS, changed, parts_of
 from tests.windows import FULL, Window, assert_matches, relative_error, storage_bits
 
+pytestmark = pytest.mark.filterwarnings("ignore")  # torch's compiler warns of itself, and advises about TF32
+
 COMPILED_TOL = 1e-5  # relative norm; a compiler sums the fp32 projections in an order of its own
 
 
@@ -93,7 +95,6 @@ def run_layer(hidden, weight, window):
     return hidden + out.flatten(1) @ weight[:, : H * V].T
 
 
-@pytest.mark.filterwarnings("ignore")  # the default backend has advice about TF32
 def test_a_layer_compiles_as_one_graph_whatever_the_number_of_tokens(device):
     compiled = torch.compile(run_layer, backend="inductor" if device == "cuda" else "aot_eager", fullgraph=True)
     case = replace(FULL, activation_dtype=torch.float32)
