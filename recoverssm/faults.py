@@ -94,6 +94,8 @@ def check_counts(
 def check_written(plan: CommitPlan, boundaries: Boundaries | None, *, num_slots: int) -> None:
     """Check that a plan writes slots of the pool alone, and none that two rows write or another row reads.
 
+    What a row itself reads it may write as its final slot, but not as a boundary's.
+
     Raises:
         ArgumentError: such a slot.
     """
@@ -103,6 +105,9 @@ def check_written(plan: CommitPlan, boundaries: Boundaries | None, *, num_slots:
     written = [[slot] for slot in plan.final_slots.tolist()]
     if boundaries is not None:
         for row, slots in enumerate(boundaries.slots.tolist()):
+            for slot in {*slots} - {*written[row]}:
+                if sources.get(slot) == row:
+                    raise ArgumentError(f"plan: expected no boundary of row {row} in its source slot {slot}")
             written[row] += slots
     rows_of: dict[int, int] = {}
     for row, slots in enumerate(written):

@@ -179,7 +179,7 @@ class Boundaries:
         lens: [N, J] int32, tokens of the window up to the boundary, at most commit_lens, rising along a row; 0 where
             there is none, or where the block has no slot.
         slots: [N, J] int32, slot of the block that ends there; 0 likewise. The last may be the row's final slot:
-            then its length is commit_lens, and the final state is the boundary's.
+            then its length is commit_lens, and the final state is the boundary's. No other may be the row's source.
     """
 
     lens: Tensor

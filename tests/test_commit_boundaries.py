@@ -62,7 +62,7 @@ BOUNDARIES = [
     [(0, 0), (0, 0), (0, 0)],
     [(1, 13), (0, 0), (0, 0)],
     [(1, 14), (0, 0), (0, 0)],  # of a row that keeps nothing
-    [(2, -1), (4, 3), (7, 7)],  # the middle one takes the source's place
+    [(2, -1), (4, 15), (7, 7)],
 ]
 
 
@@ -128,7 +128,7 @@ def test_boundaries_have_the_bits_of_shorter_commits_and_final_states_those_of_c
 
     bits = storage_bits(pool.contiguous()).view(len(pool), -1)
     assert torch.equal(bits[FINALS], finals)
-    for slot, row, length in [(10, 0, 1), (11, 0, 5), (12, 1, 3), (13, 3, 1), (3, 5, 4), (7, 5, 7)]:
+    for slot, row, length in [(10, 0, 1), (11, 0, 5), (12, 1, 3), (13, 3, 1), (15, 5, 4), (7, 5, 7)]:
         assert torch.equal(bits[slot], at_lengths[length][row]), (row, length)
 
 
@@ -148,7 +148,7 @@ def test_lengths_beyond_the_accepted_tokens_stop_there(form, device, monkeypatch
 
 
 def test_every_boundary_gets_the_conv_history_at_its_own_length(device):
-    pools = [padded((15, WIDTH - 2 + 8, CHANNELS), torch.bfloat16, device) for _ in range(2)]
+    pools = [padded((16, WIDTH - 2 + 8, CHANNELS), torch.bfloat16, device) for _ in range(2)]
     generator = torch.Generator().manual_seed(0)
     for pool in pools:
         pool.copy_(torch.randn(pool.shape, generator=generator))

@@ -147,6 +147,7 @@ def test_counts_of_rows_that_commit_leaves_alone_may_be_anything():
         ([1, 2], [1, 1], None, r"plan: expected slot 1 to be one row's, got rows 0 and 1"),
         ([1, 2], [2, 4], None, r"plan: expected slot 2 to be one row's, got rows 1 and 0"),
         ([1, 2], [3, 4], [[5, 0], [0, 5]], r"plan: expected slot 5 to be one row's, got rows 0 and 1"),
+        ([1, 2], [3, 2], [[0, 1], [0, 2]], r"plan: expected no boundary of row 0 in its source slot 1"),
     ],
 )
 def test_a_plan_that_writes_what_it_must_not_is_named(sources, finals, boundaries, message):
@@ -160,4 +161,4 @@ def test_a_plan_that_writes_what_it_must_not_is_named(sources, finals, boundarie
 def test_a_row_may_write_its_source_and_its_boundary_twice():
     plan = CommitPlan(rows([2, 0, 2]), rows([1, 0, 4]), rows([1, 0, 5]))
 
-    check_written(plan, Boundaries(rows([[2], [0], [1]]), rows([[1], [0], [4]])), num_slots=P)
+    check_written(plan, Boundaries(rows([[2], [0], [1]]), rows([[1], [0], [6]])), num_slots=P)

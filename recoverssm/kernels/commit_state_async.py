@@ -35,6 +35,7 @@ def _let_go(ptrs):
 def _store_state_after(
     length,
     slot,
+    source_ptr,
     state_ptr,
     state_slot_stride,
     raw_states,
@@ -46,8 +47,9 @@ def _store_state_after(
     TOKEN_K: gl.constexpr,
     TOKEN_V: gl.constexpr,
     BOUNDED: gl.constexpr,
+    RELOAD: gl.constexpr,  # what the L2 is told when the source is loaded again, for the next length; None: it is not
 ):
-    """Store the state after ``length`` >= 1 of the accepted tokens; what was loaded is left as it is.
+    """Store the state after ``length`` >= 1 of the accepted tokens, and return what is loaded of the source anew.
 
     Bits depend on these tokens alone: those behind them are zeros in every sum, as if they had not been accepted.
     """
@@ -84,6 +86,7 @@ def _store_state_after(
 
     slot_ptr = state_ptr + slot * state_slot_stride
     decay = decay_smem.load(IN_K)
+    reloaded = ()
     for i in gl.static_range(BV // CHUNK):
         state = raw_states[i].to(gl.float32) * decay[None, :]  # [CHUNK, K]
         for t in range(length):
@@ -91,6 +94,9 @@ def _store_state_after(
             state += correction[:, None] * keys_smem.index(TP - 1 - t).load(IN_K)[None, :]
         state = state.to(raw_states[0].dtype)
         gl.store(slot_ptr + i * CHUNK * K + tile_offs, state)
+        if RELOAD is not None:
+            reloaded += (gl.load(source_ptr + i * CHUNK * K + tile_offs, eviction_policy=RELOAD),)
+    return reloaded
 
 
 @gluon.jit
@@ -141,6 +147,7 @@ def _commit_state_async_kernel(
     TOKEN_K: gl.constexpr = gl.BlockedLayout([1, K // 16], [2, 16], [NUM_WARPS, 1], [1, 0])
     TOKEN_V: gl.constexpr = gl.BlockedLayout([1, BV // 16], [2, 16], [NUM_WARPS, 1], [1, 0])
     PLAIN: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
+    LOAD: gl.constexpr = "evict_last" if KEEP else ""
     gl.static_assert(ALIGNED)
 
     pid = gl.program_id(0)
@@ -201,7 +208,7 @@ def _commit_state_async_kernel(
     raw_states = ()
     for i in gl.static_range(BV // CHUNK):
         source_ptrs = source_ptr + i * CHUNK * K + tile_offs
-        raw_states += (gl.load(source_ptrs, eviction_policy="evict_last" if KEEP else ""),)
+        raw_states += (gl.load(source_ptrs, eviction_policy=LOAD),)
     thread_barrier()
     async_copy.wait_group(0)
     thread_barrier()
@@ -214,9 +221,12 @@ def _commit_state_async_kernel(
                 length = gl.minimum(gl.load(boundary_lens_ptr + row * J + j), commit_len)
                 slot = gl.load(boundary_slots_ptr + row * J + j).to(gl.int64)
                 if (length > 0) & (slot > 0) & (slot != final_slot):
-                    _store_state_after(
+                    # Sums take the registers of the source, which the L2 still has: a copy in registers would leave
+                    # a card fewer programs at once, those too that cross nothing.
+                    raw_states = _store_state_after(
                         length,
                         slot,
+                        source_ptr,
                         state_ptr,
                         state_slot_stride,
                         raw_states,
@@ -228,11 +238,13 @@ def _commit_state_async_kernel(
                         TOKEN_K,
                         TOKEN_V,
                         BOUNDED,
+                        LOAD,
                     )
                     thread_barrier()  # the keys of the next length take the place of these
     _store_state_after(
         commit_len,
         final_slot,
+        source_ptr,
         state_ptr,
         state_slot_stride,
         raw_states,
@@ -244,6 +256,7 @@ def _commit_state_async_kernel(
         TOKEN_K,
         TOKEN_V,
         BOUNDED,
+        None,
     )
     if KEEP:
         thread_barrier()

@@ -51,7 +51,7 @@ def commit_state(
 ) -> None:
     """Fold the accepted records of each row into its final state, in place, in every layer, and into its boundaries'.
 
-    Each program reads its part of the source before it writes, so a slot that is written may be the source. Rows with
+    Each program reads its part of the source before it writes the final state, so final may equal source. Rows with
     ``commit_lens == 0`` are left bit for bit as they were, their boundaries too. Rows must not name each other's final
     slots. A boundary gets the bits that a commit of so many tokens leaves; the final state's do not depend on any.
 
