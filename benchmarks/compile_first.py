@@ -23,6 +23,7 @@ from .harness.clean_parent import NotCleanError, require_clean
 from .harness.command_line import CommandLine
 from .harness.compilations import CompilationCounter
 from .harness.parent import PARENT_VARIABLE, end_with_parent
+from .long_runs import CASES, launch_once
 from .providers import PROVIDERS, extra_providers
 
 PASS, USAGE, MISSING, INVALID, BROKEN = 0, 2, 3, 4, 5  # as in ci/exits.py
@@ -58,7 +59,8 @@ def run(
         raise typer.Exit(codes.get(type(error), BROKEN)) from None
     shares = share_out(cases, workers or default_workers())
     parent = os.getpid()
-    children = [_fork(partial(_work, parent, number, share)) for number, share in enumerate(shares)]
+    followed = CASES.get(case_set, frozenset())
+    children = [_fork(partial(_work, parent, number, share, followed)) for number, share in enumerate(shares)]
     codes_seen = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
     num_failed = sum(code != 0 for code in codes_seen)
     typer.echo(f"{len(shares)} workers, {num_failed} of them incomplete (exit codes {codes_seen})")
@@ -118,7 +120,7 @@ def _fork(work: Callable[[], int]) -> int:
         os._exit(code)
 
 
-def _work(parent: int, number: int, cases: Sequence[BenchCase]) -> int:
+def _work(parent: int, number: int, cases: Sequence[BenchCase], followed: frozenset[str]) -> int:
     os.environ[PARENT_VARIABLE] = str(parent)
     end_with_parent()
     if not torch.cuda.is_available():
@@ -128,6 +130,9 @@ def _work(parent: int, number: int, cases: Sequence[BenchCase]) -> int:
     code = PASS
     with CompilationCounter() as counter:
         steps = [(case.name, partial(launch_all, small(case), device)) for case in cases]
+        steps += [
+            (f"{case.name}, long run", partial(launch_once, case, device)) for case in cases if case.name in followed
+        ]
         if number == 0:
             steps.insert(0, ("control streams", partial(_launch_streams, device)))
         for name, launch in steps:

@@ -21,6 +21,7 @@ from .harness.records import Control, Status
 from .harness.stats.summary import median
 from .harness.stopping import Sampling
 from .journal import Journal
+from .long_runs import add_long_runs
 from .progress import Progress
 from .providers import CHAINED, PROVIDERS, Prepared, Provider, Series, extra_providers
 from .results import Results
@@ -61,6 +62,7 @@ def measure_cases(
     journal: Journal,
     contracts: DeviceContracts = GRAPH_COLD,
     monitor: GpuMonitor | None = None,
+    followed: frozenset[str] = frozenset(),
 ) -> list[Control]:
     """Measure every case in an order drawn from the seed, between two rounds of controls; returns those.
 
@@ -75,7 +77,9 @@ def measure_cases(
     controls = measure_controls(device, timer=timer, card=card)
     journal.note_controls(controls)
     best_bytes_per_s = max(control.bytes_per_s for control in controls)
-    process = GpuProcess(seed, device, best_bytes_per_s, results, contracts, timer=timer, card=card, monitor=monitor)
+    process = GpuProcess(
+        seed, device, best_bytes_per_s, results, contracts, timer=timer, card=card, monitor=monitor, followed=followed
+    )
     order = list(cases)
     random.Random(seed).shuffle(order)
     for case in order:
@@ -120,6 +124,7 @@ class GpuProcess:
         timer: of this device; CUDA events by default.
         card: judges blocks of samples.
         monitor: is held off while host time is taken.
+        followed: names of cases that get a long run.
     """
 
     def __init__(
@@ -133,13 +138,14 @@ class GpuProcess:
         timer: DeviceTimer | None = None,
         card: QuietCard | None = None,
         monitor: GpuMonitor | None = None,
+        followed: frozenset[str] = frozenset(),
     ) -> None:
         self._seed, self._device = seed, device
         self._timer = timer or CudaEventTimer(device)
         self._card, self._monitor = card or QuietCard(), monitor
         self._best_bytes_per_us = best_bytes_per_s / 1e6
         self._l2_bytes = int(torch.cuda.get_device_properties(device).L2_cache_size)
-        self._results, self._contracts = results, contracts
+        self._results, self._contracts, self._followed = results, contracts, followed
 
     def measure_case(self, case: BenchCase) -> str:
         """Everything of one case; returns a line for people."""
@@ -147,9 +153,12 @@ class GpuProcess:
         case_seed = zlib.crc32(f"{self._seed}/{case.name}".encode())
         providers = self._providers(case)
         random.Random(case_seed).shuffle(providers)
-        return "; ".join(
+        outcome = "; ".join(
             f"{provider.name} {self._measure_provider(provider, case, case_seed)}" for provider in providers
         )
+        if case.name in self._followed:
+            add_long_runs(case, self._device, self._timer.capture, self._results)
+        return outcome
 
     def fail_case(self, case: BenchCase, reason: str) -> str:
         """Only the exact figures; every series of every provider failed for this reason. Touches no device."""

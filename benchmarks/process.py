@@ -16,7 +16,7 @@ from rich.console import Console
 
 import recoverssm
 
-from . import cpu_process, gpu_process
+from . import cpu_process, gpu_process, long_runs
 from .cases import BenchCase
 from .cold_launches import GRAPH_COLD, DeviceContracts
 from .harness.compilations import CompilationCounter
@@ -78,8 +78,9 @@ def measure(request: Request, console: Console, journal: Path | None = None) -> 
             device = torch.device("cuda", torch.cuda.current_device())
             with GpuMonitor(gpu_uuid(device)) as monitor:
                 book.readings, book.monitor = (lambda: monitor.readings), monitor.summary
+                followed = long_runs.CASES.get(request.case_set, frozenset())
                 controls = gpu_process.measure_cases(
-                    cases, request.seed, device, results, progress, book, request.contracts, monitor
+                    cases, request.seed, device, results, progress, book, request.contracts, monitor, followed
                 )
             readings, seen = list(monitor.readings), monitor.summary()
         else:

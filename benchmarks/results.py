@@ -18,6 +18,10 @@ UNITS = {
     "memory_saved_bytes": "bytes",
     "memory_saved_pct": "%",
     "capacity_gain_pct": "%",
+    "state_error": "relative",
+    "slow_state_error": "relative",
+    "state_error_growth": "ratio",
+    "slow_state_error_growth": "ratio",
 }
 METRICS: dict[Contract, str] = {
     "graph-cold": "device_us",
