@@ -16,8 +16,9 @@ class Estimate:
 
 
 def estimate_process(store: Store, case_set: str, num_cases: int) -> dict[str, Estimate]:
-    """Seconds by GPU model, from the newest night of this set; a model without such a night is left out."""
-    newest: dict[str, Night] = {night.gpu_model: night for night in store.nights() if night.case_set == case_set}
+    """Seconds by GPU model, from the newest night of this set that measured; a model without one is left out."""
+    nights = [night for night in store.nights() if night.case_set == case_set and not night.is_static]
+    newest: dict[str, Night] = {night.gpu_model: night for night in nights}
     found = {}
     for model, night in newest.items():
         records = store.records(night.records)

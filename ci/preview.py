@@ -65,6 +65,7 @@ class Preview:
         gpus = choose_gpus(self.gpus, find_gpus())
         command = f"python -m benchmarks.run --set {self.case_set} --out FILE --seed SEED"
         command += f" --case '{self.pattern}'" if self.pattern != "*" else ""
+        static = load_nightly().static
         accepted = [n for n in _stored(self.store).nights() if n.accepted]
         newest = {n.gpu_model: n.id for n in accepted}
         return {
@@ -75,6 +76,7 @@ class Preview:
             "command": command,
             "seed": self.seed,
             "store": self.store,
+            "compiled": f"{', '.join(static.archs)}: cases of these that match {static.case}",
             "last_accepted": newest,
             **self.estimate(),
         }

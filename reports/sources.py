@@ -9,7 +9,6 @@ from benchmarks.harness.store import Store, open_store
 from reports.derive import Processes
 
 CPU = "cpu"
-_COMPILED = "sm_"  # how the names of architectures begin, that kernels were compiled for and not run on
 
 
 @dataclass(slots=True)
@@ -24,13 +23,12 @@ class History:
 
     def gpu_models(self) -> list[str]:
         """GPU models with a night; neither the CPU nor what was only compiled for."""
-        models = {night.gpu_model for night in self.nights.values()} - {CPU}
-        return sorted(model for model in models if not is_compiled(model))
+        return sorted({night.gpu_model for night in self.nights.values() if not night.is_static} - {CPU})
 
     def archs(self) -> list[str]:
         """Architectures that a night has compiled for."""
-        models = {night.gpu_model for night in self.nights.values()}
-        return sorted(filter(is_compiled, models), key=lambda model: (len(model), model))
+        models = {night.gpu_model for night in self.nights.values() if night.is_static}
+        return sorted(models, key=lambda model: (len(model), model))
 
     def of(self, gpu_model: str) -> list[Night]:
         """Nights of one GPU model, oldest first."""
@@ -46,11 +44,6 @@ class History:
     def absent_records(self, night: Night) -> list[str]:
         """Ids that the night names and no store holds in readable form."""
         return [id_ for id_ in night.records if id_ not in self.records]
-
-
-def is_compiled(model: str) -> bool:
-    """Whether a night of this model is of compiled figures."""
-    return model.startswith(_COMPILED)
 
 
 def read_stores(specs: Sequence[str]) -> History:

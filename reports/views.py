@@ -19,7 +19,7 @@ from reports.cases import (
 )
 from reports.derive import Processes
 from reports.details import Link, ProcessRow
-from reports.sources import CPU, History, is_compiled
+from reports.sources import CPU, History
 from reports.tiles import Past, Tile, tiles_of
 
 HEADLINE_CASE = "kimi_k3_tp8_b32_t8_a3.84_fp32"
@@ -91,7 +91,7 @@ def model_view(history: History, model: str, *, raw: bool) -> ModelView:
     nights, past = shown_past(history, model)
     night, processes = nights[-1], past[-1].processes
     is_cpu = model == CPU
-    columns = CPU_COLUMNS if is_cpu else STATIC_COLUMNS if is_compiled(model) else GPU_COLUMNS
+    columns = CPU_COLUMNS if is_cpu else STATIC_COLUMNS if night.is_static else GPU_COLUMNS
     rows = rows_of(night, processes, columns)
     reference = _reference_rows(night, processes, rows) if is_cpu else []
     rows = [row for row in rows if row.name not in {item.name for item in reference}]
@@ -101,7 +101,7 @@ def model_view(history: History, model: str, *, raw: bool) -> ModelView:
     return ModelView(
         model=model,
         slug=text.file_slug(model),
-        name="CPU" if is_cpu else f"{model}, compiled" if is_compiled(model) else text.gpu_name(model),
+        name="CPU" if is_cpu else f"{model}, compiled" if night.is_static else text.gpu_name(model),
         is_cpu=is_cpu,
         night=lines[night.id],
         newest=list(lines.values())[-1],

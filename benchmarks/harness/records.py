@@ -294,6 +294,11 @@ class Night(Struct, frozen=True, kw_only=True):
     notes: list[str] = []
 
     @property
+    def is_static(self) -> bool:
+        """Whether it judges compiled figures alone; its GPU model is then an architecture."""
+        return bool(self.verdicts) and all(verdict.contract == "static" for verdict in self.verdicts)
+
+    @property
     def all_records(self) -> list[str]:
         """Ids of what was measured for this night, whether it counts or not."""
         return [*self.records, *self.left_out]
