@@ -1,5 +1,6 @@
 """Records that lie beside the states, by state slot: every form of verify and commit gives the bits it gives by row."""
 
+import importlib
 from dataclasses import replace
 
 import pytest
@@ -39,6 +40,10 @@ def assert_same_records(by_row, by_slot):
             for row, slot in live:
                 expected[slot] = rows[row]
             assert torch.equal(slots.nan_to_num(7.0), expected.nan_to_num(7.0))
+
+
+def test_every_form_of_verify_is_tried():
+    assert set(VERIFY_FORMS) == set(importlib.import_module("recoverssm.ops.verify").FORMS)
 
 
 @pytest.mark.parametrize("form", VERIFY_FORMS)
