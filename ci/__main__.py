@@ -364,7 +364,7 @@ def static_estimate(
 ) -> None:
     """Hold a static estimate of time against the times of a tuning sweep. Needs no GPU.
 
-    0: judged, whatever came out; 2: no journal, or an unknown architecture; 3: no times, or no point with 30 variants;
+    0: judged, whatever came out; 2: no journal, or an unknown architecture; 3: no times, or fewer than 30 variants;
     4: a variant that does not compile; 5: a missing tool.
     """
     with errors(as_json):

@@ -25,7 +25,7 @@ from .processes import run_child
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAM = (sys.executable, "-m", "benchmarks.static.variants")
 CAP_S = 3600.0
-MIN_VARIANTS = 30  # of a point: fewer say little of a rank correlation
+MIN_VARIANTS = 30  # fewer say little of a rank correlation
 MIN_SPEARMAN = 0.8
 
 _ERRORS: dict[int, type[CommandError]] = {
@@ -52,17 +52,21 @@ class Agreement:
     Attributes:
         by_point: number of variants and correlation at each point, where bytes are the same for all.
         pooled: over all points, whose bytes differ: it says more of the points than of the variants.
+        within: over all points, times and estimates in units of their point's medians: it says of the variants alone.
     """
 
     by_point: dict[str, tuple[int, float | None]]
     pooled: float | None
+    within: float | None
+
+    @property
+    def num_variants(self) -> int:
+        return sum(number for number, _ in self.by_point.values())
 
     @property
     def judged(self) -> float | None:
-        """The median of the points with enough variants; None without one."""
-        counted = [value for number, value in self.by_point.values() if number >= MIN_VARIANTS]
-        known = [value for value in counted if value is not None]
-        return statistics.median(known) if known else None
+        """``within``, where there are enough variants."""
+        return self.within if self.num_variants >= MIN_VARIANTS else None
 
     @property
     def is_kept(self) -> bool:
@@ -123,11 +127,20 @@ def agreement(ranked: Sequence[Ranked]) -> Agreement:
     points: dict[str, list[Ranked]] = {}
     for one in ranked:
         points.setdefault(one.point, []).append(one)
-    return Agreement({name: (len(some), _spearman(some)) for name, some in points.items()}, _spearman(ranked))
+    pairs = {name: ([one.us for one in some], [one.estimate.us for one in some]) for name, some in points.items()}
+    by_point = {name: (len(times), _spearman(times, estimates)) for name, (times, estimates) in pairs.items()}
+    pooled = _spearman([one.us for one in ranked], [one.estimate.us for one in ranked])
+    scaled = [(_in_medians(times), _in_medians(estimates)) for times, estimates in pairs.values()]
+    within = _spearman([us for times, _ in scaled for us in times], [us for _, estimates in scaled for us in estimates])
+    return Agreement(by_point, pooled, within)
 
 
-def _spearman(ranked: Sequence[Ranked]) -> float | None:
-    times, estimates = [one.us for one in ranked], [one.estimate.us for one in ranked]
+def _in_medians(values: Sequence[float]) -> list[float]:
+    median = statistics.median(values)
+    return [value / median for value in values]
+
+
+def _spearman(times: Sequence[float], estimates: Sequence[float]) -> float | None:
     if len(set(times)) < 2 or len(set(estimates)) < 2:
         return None
     value = float(stats.spearmanr(times, estimates).statistic)
@@ -153,7 +166,7 @@ def show(found: Mapping[str, Any], ranked: Sequence[Ranked], agreed: Agreement, 
     for point, (number, value) in agreed.by_point.items():
         say(f"{point}: {number} variants, Spearman {_shown(value)}")
     say(f"all points together: {len(ranked)} variants, Spearman {_shown(agreed.pooled)}")
-    say(f"judged: {_shown(agreed.judged)}, the median of points of {MIN_VARIANTS} variants or more; {_verdict(agreed)}")
+    say(f"relative to the median of their point: Spearman {_shown(agreed.within)}; {_verdict(agreed)}")
 
 
 def _shown(value: float | None) -> str:
@@ -162,14 +175,19 @@ def _shown(value: float | None) -> str:
 
 def _verdict(agreed: Agreement) -> str:
     if agreed.judged is None:
-        return "no point has so many"
+        return f"not judged, for {MIN_VARIANTS} variants that differ are needed"
     return f"the estimate {'may stand' if agreed.is_kept else 'does not stand'} on a page (limit {MIN_SPEARMAN})"
 
 
 def as_json(found: Mapping[str, Any], ranked: Sequence[Ranked], agreed: Agreement) -> dict[str, Any]:
     """Everything, with the verdict."""
     variants = [asdict(one) | {"estimated_us": one.estimate.us, "binds": one.estimate.binds} for one in ranked]
-    facts = {"judged": agreed.judged, "kept": agreed.is_kept, "min_variants": MIN_VARIANTS, "limit": MIN_SPEARMAN}
+    facts: dict[str, Any] = {
+        "judged": agreed.judged,
+        "kept": agreed.is_kept,
+        "min_variants": MIN_VARIANTS,
+        "limit": MIN_SPEARMAN,
+    }
     return {"arch": found["arch"], "card": found["card"], **asdict(agreed), **facts, "variants": variants}
 
 

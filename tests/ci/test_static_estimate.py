@@ -58,17 +58,26 @@ def test_loops_run_once_a_token():
     assert looped.issue_us == pytest.approx(once.issue_us * (1980 + 7 * 990) / 1980)
 
 
-def test_the_median_of_points_with_enough_variants_is_judged():
+def test_thirty_variants_that_rank_alike_keep_the_estimate_and_fewer_are_not_judged():
     rising = [variant(us) for us in range(10, 40)]
-    falling = [variant(50 - us, point="B=1", figures=figures(total=100 * us)) for us in range(10, 40)]
-    few = [variant(us, point="B=8") for us in range(10, 39)]
-
-    kept = agreement(rank(found(*rising, *few)))
-    assert (kept.by_point["B=32"], kept.by_point["B=8"]) == ((30, pytest.approx(1.0)), (29, pytest.approx(1.0)))
+    kept, few = agreement(rank(found(*rising))), agreement(rank(found(*rising[1:])))
+    assert kept.by_point == {"B=32": (30, pytest.approx(1.0))}
     assert (kept.judged, kept.is_kept) == (pytest.approx(1.0), True)
-    mixed = agreement(rank(found(*rising, *falling)))
-    assert (mixed.judged, mixed.is_kept) == (pytest.approx(0.0), False)
-    assert agreement(rank(found(*few))).judged is None
+    assert (few.within, few.judged, few.is_kept) == (pytest.approx(1.0), None, False)
+
+
+def test_that_points_differ_says_nothing_of_their_variants():
+    """Ranked against each point's own times the estimate is wrong throughout, though larger points take longer."""
+    wrong = [
+        variant(scale * us, point=f"B={scale}", figures=figures(total=100 * scale * (30 - us)))
+        for scale in (1, 100)
+        for us in range(10, 20)
+        for _ in range(2)
+    ]
+    agreed = agreement(rank(found(*wrong)))
+    assert agreed.pooled > 0.3
+    assert agreed.judged == pytest.approx(-1.0, abs=0.1)
+    assert not agreed.is_kept
 
 
 def test_equal_estimates_rank_nothing():
@@ -86,8 +95,8 @@ def test_equal_estimates_rank_nothing():
     ],
 )
 def test_the_code_says_whether_it_was_judged(code, judged, expected):
-    by_point = {} if judged is None else {"B=32": (30, judged)}
-    assert exit_code(code, Agreement(by_point, None)) == expected
+    by_point = {"B=32": (29 if judged is None else 30, judged)}
+    assert exit_code(code, Agreement(by_point, judged, judged)) == expected
 
 
 def test_what_is_printed_is_called_an_estimate_and_names_what_does_not_compile():
@@ -98,7 +107,7 @@ def test_what_is_printed_is_called_an_estimate_and_names_what_does_not_compile()
     assert lines[0] == "estimates for H200 (sm_90), no measurements; times of NVIDIA H200"
     assert lines[1].startswith("B=32: v10: 10.00 us timed, ")
     assert lines[2] == "problem: B=32: v11: does not compile: SIGABRT"
-    assert lines[-1].endswith("no point has so many")
+    assert lines[-1].endswith("not judged, for 30 variants that differ are needed")
 
 
 def test_an_architecture_without_a_card_is_wrong_usage():
