@@ -410,133 +410,132 @@ def test_dropping_a_request_that_is_in_no_step_does_nothing(layer):
 
 
 class Life(RuleBasedStateMachine):
-    """Random schedules on the reference, up to two steps in flight, with NaN in every slot that nobody owns."""
+    """Random schedules on the reference, up to two steps in flight, with NaN in every slot that nobody owns.
+
+    Three rules, as hypothesis takes each as often as the others: with a rule for every event, few steps were accepted.
+    """
 
     device: str | None = None
     options: ClassVar[dict[str, object]] = {"debug": True}
-    num_steps = 0
+    num_looks = num_accepted = 0
 
-    @initialize(
-        stages=st.integers(1, 2),
-        sizes=st.sampled_from([(), (2, 6)]),
-        bound=st.sampled_from([-5.0, None]),
-        placement=st.sampled_from(["scratch", "page"]),
-        conv_layout=st.sampled_from(["SD", "DS"]),
-    )
-    def start(self, stages, sizes, bound, placement, conv_layout):
+    @initialize(stages=st.integers(1, 2), sizes=st.sampled_from([(), (2, 6)]), bound=st.sampled_from([-5.0, None]))
+    def start(self, stages, sizes, bound):
         self.preempted = []
-        where = {"placement": placement, "conv_layout": conv_layout}
-        graphs = {"cuda_graph_sizes": sizes, "pipeline_parallel": stages}
-        config = config_of(gate_lower_bound=bound, **where, **graphs, **self.options)
+        config = config_of(pipeline_parallel=stages, cuda_graph_sizes=sizes, gate_lower_bound=bound, **self.options)
         self.layer = OneLayer(config, device=self.device)
-
-    @property
-    def has_room(self):
-        return len(self.layer.free_slots) > 0 and len(self.layer.requests) < 8
-
-    @precondition(lambda self: self.has_room)
-    @rule()
-    def arrive(self):
-        self.layer.add()
+        for _ in range(4):
+            self.layer.add()
 
     @precondition(lambda self: len(self.layer.in_flight) < self.layer.config.steps_in_flight)
-    @rule(data=st.data(), prompts=st.integers(0, 3))
+    @rule(data=st.data(), prompts=st.sampled_from([0, 0, 0, 1, 2, 3]))
     def step(self, data, prompts):
-        rows = data.draw(st.permutations(self.layer.idle))[: data.draw(st.integers(0, 6))]
+        rows = data.draw(st.permutations(self.layer.idle))[: data.draw(st.sampled_from([6, 3, 1, 0]))]
         lens = data.draw(st.lists(st.integers(1, self.layer.config.spec_query_len), min_size=6, max_size=6))
         self.layer.step(list(zip(rows, lens, strict=False)), min(prompts, len(self.layer.free_slots)))
 
     @precondition(lambda self: self.layer.in_flight)
-    @rule(data=st.data(), by_slot=st.booleans(), shuffle=st.randoms(use_true_random=False))
-    def accept_after_a_reorder(self, data, by_slot, shuffle):
+    @rule(data=st.data(), by_slot=st.booleans(), fails=st.sampled_from([False] * 9 + [True]))
+    def end_after_a_reorder(self, data, by_slot, fails):
         flight = data.draw(st.sampled_from(list(self.layer.in_flight.values())))
         step = flight.step
+        self.layer.requests = data.draw(st.permutations(self.layer.requests))
+        if fails:
+            self.layer.life.discard_step(step)
+            del self.layer.in_flight[step.step_id]
+            for request in filter(None, flight.order):
+                self.layer.prefill(request)
+            return
         accepted = {
             slot: data.draw(st.integers(0, query_len))
             for slot, query_len in zip(step.spec_request_slots, step.spec_query_lens, strict=True)
         }
-        shuffle.shuffle(self.layer.requests)
         self.layer.commit(step, accepted, by_slot=by_slot)
+        type(self).num_accepted += 1
 
-    @precondition(lambda self: self.layer.requests)
-    @rule(data=st.data(), has_successor=st.booleans())
-    def abort(self, data, has_successor):
-        self.layer.remove(data.draw(st.sampled_from(self.layer.requests)))
-        if has_successor:
-            self.layer.add()
-
-    @precondition(lambda self: self.layer.requests)
     @rule(data=st.data())
+    def happen(self, data):
+        happens = data.draw(st.sampled_from([name for name, may in self.may_happen.items() if may]))
+        getattr(self, happens)(data)
+
+    @property
+    def may_happen(self):
+        layer = self.layer
+        has_room = len(layer.free_slots) > 0 and len(layer.requests) < 8
+        return {
+            "arrive": has_room,
+            "abort": layer.requests,
+            "abort_and_succeed": layer.requests,
+            "preempt": layer.requests,
+            "resume": self.preempted and has_room,
+            "cache_a_prefix": layer.idle and layer.free_slots and len(layer.cached) < 3,
+            "hit_a_prefix": layer.cached and has_room,
+            "evict_a_prefix": len(layer.cached) > 1,
+            "capture": not layer.in_flight,
+        }
+
+    def arrive(self, data):
+        self.layer.add()
+
+    def abort(self, data):
+        return self.layer.remove(data.draw(st.sampled_from(self.layer.requests)))
+
+    def abort_and_succeed(self, data):
+        self.abort(data)
+        self.layer.add()
+
     def preempt(self, data):
-        self.preempted.append(self.layer.remove(data.draw(st.sampled_from(self.layer.requests))))
+        self.preempted.append(self.abort(data))
         self.layer.free_slots.append(self.layer.free_slots.pop(0))
 
-    @precondition(lambda self: self.preempted and self.has_room)
-    @rule()
-    def resume(self):
+    def resume(self, data):
         self.layer.add(self.preempted.pop(0))
 
-    @precondition(lambda self: self.layer.idle and self.layer.free_slots and len(self.layer.cached) < 3)
-    @rule(data=st.data())
     def cache_a_prefix(self, data):
         self.layer.cache(data.draw(st.sampled_from(self.layer.idle)))
 
-    @precondition(lambda self: self.layer.cached and self.has_room)
-    @rule(data=st.data())
     def hit_a_prefix(self, data):
         self.layer.hit(data.draw(st.sampled_from(self.layer.cached)))
 
-    @precondition(lambda self: self.layer.cached)
-    @rule(data=st.data())
     def evict_a_prefix(self, data):
         self.layer.evict(data.draw(st.sampled_from(self.layer.cached)))
 
-    @precondition(lambda self: self.layer.in_flight)
-    @rule(data=st.data())
-    def fail(self, data):
-        flight = data.draw(st.sampled_from(list(self.layer.in_flight.values())))
-        self.layer.life.discard_step(flight.step)
-        del self.layer.in_flight[flight.step.step_id]
-        for request in filter(None, flight.order):
-            self.layer.prefill(request)
-
-    @precondition(lambda self: not self.layer.in_flight)
-    @rule(rows=st.integers(0, 6), query_len=st.integers(0, T + 2))
-    def capture(self, rows, query_len):
-        step = self.layer.builder.build_dummy(rows, query_len=query_len)
-        self.layer.life.record_step(step)
+    def capture(self, data):
+        rows, query_len = data.draw(st.integers(0, 6)), data.draw(st.integers(0, self.layer.config.spec_query_len + 2))
+        self.layer.life.record_step(self.layer.builder.build_dummy(rows, query_len=query_len))
 
     @invariant()
     def every_request_holds_its_own_state(self):
         if hasattr(self, "layer"):
             self.layer.check()
             assert len(self.layer.life.pending_steps) == len(self.layer.in_flight)
-            type(self).num_steps += 1
+            type(self).num_looks += 1
 
 
 class InterpretedLife(Life):
     """The same with the kernels, interpreted."""
 
     device = "cpu"
-    num_steps = 0
 
 
 class CompiledLife(Life):
-    """The same with the forms that production takes, and without waiting for the device where it does not."""
+    """The same with the forms that production takes, and without waiting for the device where it does not.
+
+    With eight heads the betas of every token begin at a multiple of 16 bytes, and no kernel is compiled twice.
+    """
 
     device = "cuda"
     options: ClassVar[dict[str, object]] = {
-        "num_heads": 2, "key_dim": 128, "value_dim": 128, "draft_tokens": 7, "activation_dtype": torch.bfloat16,
+        "num_heads": 8, "key_dim": 128, "value_dim": 128, "draft_tokens": 7, "activation_dtype": torch.bfloat16,
     }  # fmt: skip
-    num_steps = 0
 
 
 def run_steps(life, num_steps, *, steps_of_a_life):
-    """Live until so many steps, each followed by a look at every slot, have shown no difference."""
-    life.num_steps = 0
-    while life.num_steps < num_steps:
+    """Live until so many looks at every slot, one after each step, and a tenth as many commits show no difference."""
+    life.num_looks = life.num_accepted = 0
+    while (left := num_steps - min(life.num_looks, 10 * life.num_accepted)) > 0:
         lives = settings(
-            max_examples=-((life.num_steps - num_steps) // steps_of_a_life),
+            max_examples=-(-left // steps_of_a_life),
             stateful_step_count=steps_of_a_life,
             deadline=None,
             suppress_health_check=list(HealthCheck),
