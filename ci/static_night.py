@@ -38,7 +38,7 @@ def compile_kernels(measuring: Measuring, program: Sequence[str]) -> None:
             cap_s=config.cap_s,
         )
     except MissingDataError:
-        measuring.console.print(f"nothing to compile: no case of this night matches {config.case}", highlight=False)
+        measuring.console.print(f"nothing to compile: no case of this night matches {config.case}", markup=False)
         return
     except CommandError as error:
         measuring.warnings.append(f"nothing was compiled: {error}")

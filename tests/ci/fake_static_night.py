@@ -12,7 +12,8 @@ folder, options = Path(sys.argv[1]), sys.argv[2:]
 with (folder / "ran.txt").open("a") as file:
     file.write(" ".join(options) + "\n")
 if (folder / "refuses").exists():
-    sys.exit("no Triton here")
+    sys.stderr.write("no Triton here\n")
+    sys.exit(int((folder / "refuses").read_text()))
 to, out = (Path(options[options.index(name) + 1]) for name in ("--records", "--out"))
 problems = folder / "problems"
 out.parent.mkdir(parents=True, exist_ok=True)

@@ -34,7 +34,7 @@ def static_night(fake_night, tmp_path):
     """Runs a night in which these records are compiled, beside processes that measure as always."""
     folder = tmp_path / "compiled"
 
-    def night(*found, problems="", refuses=False, measured=make_records, **changes):
+    def night(*found, problems="", refuses=False, code=1, measured=make_records, **changes):
         (folder / "records").mkdir(parents=True, exist_ok=True)
         for record in found:
             path = folder / "records" / f"{record.environment.gpu_model}.json"
@@ -42,13 +42,17 @@ def static_night(fake_night, tmp_path):
             pq.write_table(SCHEMA.empty_table(), path.with_suffix(".parquet"))
         (folder / "problems").write_text(problems)
         if refuses:
-            (folder / "refuses").touch()
+            (folder / "refuses").write_text(str(code))
         program = (sys.executable, "-S", str(Path(__file__).with_name("fake_static_night.py")), str(folder))
         result = fake_night.night(measured(), static=True, static_command=program, **changes)
         return result, {night.gpu_model: night for night in result.nights}
 
     night.ran = lambda: (folder / "ran.txt").read_text().splitlines()
     return night
+
+
+def progress(fake_night):
+    return (fake_night.tmp / "progress.txt").read_text()
 
 
 def verdicts(night):
@@ -123,8 +127,15 @@ def test_a_resumed_night_compiles_nothing_again(static_night):
 def test_the_night_asks_for_its_own_cases_and_archs(static_night):
     static_night(compiled(figure("barriers", 1)), pattern="*_b32_*", commit="0123abcd")
     (ran,) = static_night.ran()
-    assert "--case kimi_k3_tp8_b*_t8_a3.84_* --case *_b32_* --arch sm_90,sm_100,sm_103 --records" in ran
+    assert "--case kimi_k3_tp8_b[138]*_t8_a3.84_* --case *_b32_* --arch sm_90,sm_100,sm_103 --records" in ran
     assert "--commit 0123abcd" in ran
+
+
+def test_a_night_without_a_case_of_the_selection_compiles_nothing_and_is_no_worse(static_night, fake_night):
+    result, nights = static_night(refuses=True, code=3)
+    assert result.code == Exit.PASS
+    assert set(nights) == {"nvidia-h200"}
+    assert "nothing to compile: no case of this night matches kimi_k3_tp8_b[138]*" in progress(fake_night)
 
 
 def test_without_processes_that_measure_the_night_is_invalid_whatever_was_compiled(static_night):
