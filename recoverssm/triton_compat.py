@@ -22,7 +22,10 @@ from recoverssm.types import Device, PlannedDevice
 INTERPRETED: bool = knobs.runtime.interpret  # decided at import, as @triton.jit does
 VERSION = tuple(int(part) for part in triton.__version__.split(".")[:2])
 TESTED = {(3, 6)}
-"""Where direct launches and our Gluon kernels ran on a card. Others go through Triton and take portable kernels."""
+"""Where direct launches and our Gluon kernels ran on a card."""
+
+IS_TESTED: bool = VERSION in TESTED and torch.version.hip is None
+"""Elsewhere launches go through Triton, ops take their portable forms, and no Gluon kernel is even imported."""
 
 _Direct = Callable[[int, tuple[int, ...]], None]  # takes a stream and the addresses of the tensors
 
@@ -111,7 +114,7 @@ def _calls(hook: Any) -> Any:
 
 def _direct_launch(compiled: Any, launch: KernelLaunch, num_tensors: int) -> _Direct | None:
     """Triton's last step alone, a C function; None where it is not known or would not do."""
-    if VERSION not in TESTED or compiled is None or compiled.metadata.target.backend != "cuda":
+    if not IS_TESTED or compiled is None or compiled.metadata.target.backend != "cuda":
         return None
     launcher = compiled.run
     if launcher.global_scratch_size or launcher.profile_scratch_size or getattr(launcher, "gsan_enabled", False):

@@ -142,7 +142,7 @@ def chained_verify_calls():
     starts, slots = torch.tensor([0, 4], dtype=torch.int32), torch.tensor([1], dtype=torch.int32)
     arguments = (x, x, x, x, x[..., 0].contiguous(), torch.zeros(2, 1, 128, 128), records, gate, starts, slots)
     out = x.clone()
-    for chained in (False, True):
+    for chained in (False, True) if triton_compat.IS_TESTED else (False,):
         yield lambda c=chained: verify(*arguments, out=out, enable_pdl=c)
 
 
@@ -239,6 +239,6 @@ if __name__ == "__main__":
     launch.device_arch = lambda _: 90
     torch.cuda.is_current_stream_capturing = lambda: False
     if sys.argv[1:] == ["--unknown-version"]:
-        triton_compat.VERSION = (99, 0)
+        triton_compat.IS_TESTED = False
     program = {"--specialisations": specialisations, "--captures": captures}.get(sys.argv[-1], run)
     sys.stdout.write(json.dumps(program()))

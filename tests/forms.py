@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
+from recoverssm import triton_compat
 from recoverssm.dispatch import Prepared
-from recoverssm.kernels import gluon_compat
 from recoverssm.launch import Form, LaunchRow, device_arch
 from tests.gluon_interpreter import Emulated
 
@@ -47,7 +47,7 @@ def use_form(monkeypatch: pytest.MonkeyPatch, op: str, form: str, device: str, *
 def skip_unless_runs(arch: int, *, exactly: bool = False) -> None:
     """For tests marked `gpu`: a Gluon form needs a card of ``arch`` or, unless ``exactly``, a later one."""
     here = device_arch(torch.device("cuda", 0))
-    if not gluon_compat.IS_TESTED:
+    if not triton_compat.IS_TESTED:
         pytest.skip("Gluon kernels were not tested with this Triton")
     if here < arch or (exactly and here != arch):
         pytest.skip(f"needs sm_{arch}, this is sm_{here}")

@@ -27,8 +27,7 @@ def launch_all() -> int:
     import pytest
     import torch
 
-    from recoverssm import CommitContext, full_state_verify
-    from recoverssm.kernels import gluon_compat
+    from recoverssm import CommitContext, full_state_verify, triton_compat
     from recoverssm.launch import device_arch
     from tests.forms import use_form
     from tests.test_full_state import FullStateWindow
@@ -45,7 +44,7 @@ def launch_all() -> int:
     for case in cases:
         window, full = Window(case, "cuda"), FullStateWindow(case, "cuda")
         run_verify(window)
-        if arch == 90 and gluon_compat.IS_TESTED and case is not RAGGED:
+        if arch == 90 and triton_compat.IS_TESTED and case is not RAGGED:
             run_verify(window, enable_pdl=True)
             run_verify(window, enable_pdl=True)
             calls += 2
@@ -57,7 +56,7 @@ def launch_all() -> int:
         context.commit(int32(case.query_lens, "cuda"), window.query_start_loc, window.state_indices)
         full_state_verify(*full.activations, full.pool, *full.arguments(), out=full.out)
         calls += 5
-    if arch >= 80 and gluon_compat.IS_TESTED:
+    if arch >= 80 and triton_compat.IS_TESTED:
         with pytest.MonkeyPatch.context() as patch:
             use_form(patch, "verify", "mma", "cuda", **MMA)
             run_verify(Window(cases[0], "cuda"))

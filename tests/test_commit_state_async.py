@@ -248,7 +248,7 @@ def test_launches_it_is_not_for_are_left_to_the_recurrence(changed):
 
 
 def test_other_triton_versions_take_the_recurrence(monkeypatch):
-    monkeypatch.setattr("recoverssm.kernels.gluon_compat.IS_TESTED", False)
+    monkeypatch.setattr("recoverssm.triton_compat.IS_TESTED", False)
 
     assert select(problem(), FORMS).form == "recurrence"
 

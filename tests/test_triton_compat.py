@@ -33,13 +33,30 @@ def test_a_direct_launch_passes_what_triton_would():
         assert launch["same"]
         assert launch["stream"] == 70  # of the tensors' device, which was not always the current one
         assert launch["hook_calls"] == 1
-        assert launch["through_triton"] == (1 if triton_compat.VERSION in triton_compat.TESTED else 2)
+        assert launch["through_triton"] == (1 if triton_compat.IS_TESTED else 2)
 
 
 def test_an_unknown_version_goes_through_triton_every_time():
     for launch in direct_launches("--unknown-version"):
         assert launch["same"]
         assert launch["through_triton"] == 2
+
+
+def test_a_triton_that_nobody_tried_needs_no_gluon():
+    program = (
+        "import sys, triton\n"
+        "triton.__version__, sys.modules['triton.experimental.gluon'] = '99.0.0', None  # importing it raises\n"
+        "import recoverssm\n"
+        "from recoverssm.ops import full_state\n"
+        "from tests.test_launch import problem\n"
+        "from recoverssm.launch import select\n"
+        "print(*sorted(form.kernel is None for form in full_state.FORMS.values()))\n"
+        "print(select(problem('full_state_verify'), full_state.FORMS).form)"
+    )
+    env = os.environ | {"PYTHONPATH": str(ROOT), "TRITON_INTERPRET": "1"}
+    done = subprocess.run([sys.executable, "-c", program], env=env, text=True, capture_output=True, check=False)
+
+    assert done.stdout.split() == ["False", "True", "recurrence"], done.stderr
 
 
 def test_calls_that_share_a_launch_want_the_same_kernel_of_triton():

@@ -183,7 +183,7 @@ def test_the_form_depends_on_the_card_and_the_layer_not_on_the_batch(changed, fo
 
 
 def test_a_triton_that_nobody_tried_takes_the_portable_form(monkeypatch):
-    monkeypatch.setattr("recoverssm.kernels.gluon_compat.IS_TESTED", False)
+    monkeypatch.setattr("recoverssm.triton_compat.IS_TESTED", False)
 
     assert select(problem(), FORMS).form == "recurrence"
 

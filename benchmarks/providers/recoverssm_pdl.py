@@ -2,7 +2,7 @@
 
 import torch
 
-from recoverssm.kernels import gluon_compat
+from recoverssm import triton_compat
 from recoverssm.launch import device_arch
 
 from ..cases import BenchCase
@@ -43,5 +43,5 @@ CHAINED = RecoverSSMPdlProvider()
 
 def chained_providers(case: BenchCase, device: torch.device) -> tuple[Provider, ...]:
     """``recoverssm_pdl`` where the case gets it and the card can; checks and calls are as in ``PROVIDERS``."""
-    can = device.type == "cuda" and device_arch(device) == 90 and gluon_compat.IS_TESTED
+    can = device.type == "cuda" and device_arch(device) == 90 and triton_compat.IS_TESTED
     return (CHAINED,) if can and case.name in CASES else ()

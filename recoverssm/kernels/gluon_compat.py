@@ -1,17 +1,11 @@
 """Gluon's names that differ between Triton versions: everything else in Gluon kernels is the same in all of them."""
 
-import torch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy, mma_v2
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from recoverssm.triton_compat import TESTED, VERSION
-
-__all__ = ["IS_TESTED", "async_load", "gdc_launch_dependents", "gdc_wait", "mma_tf32", "reinterpret", "thread_barrier"]
-
-IS_TESTED: bool = VERSION in TESTED and torch.version.hip is None
-"""Whether our Gluon kernels ran on NVIDIA's GPUs with this Triton version; elsewhere ops take their portable forms."""
+__all__ = ["async_load", "gdc_launch_dependents", "gdc_wait", "mma_tf32", "reinterpret", "thread_barrier"]
 
 
 @gluon.jit

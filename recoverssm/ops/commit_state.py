@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch.compiler import is_compiling
 
+from recoverssm import triton_compat
 from recoverssm.checks import (
     ACTIVATION_DTYPES,
     FLOAT32,
@@ -22,9 +23,8 @@ from recoverssm.checks import (
     check_tensor,
 )
 from recoverssm.dispatch import Prepared, TensorMeta, describe
-from recoverssm.kernels import gluon_compat
+from recoverssm.kernels import gluon_kernel
 from recoverssm.kernels.commit_state import _commit_state_kernel
-from recoverssm.kernels.commit_state_async import _commit_state_async_kernel
 from recoverssm.launch import Form, Problem, tiled_launch
 from recoverssm.triton_compat import KernelLaunch
 from recoverssm.types import Boundaries, CommitPlan, GateParams, LayerTable
@@ -32,10 +32,10 @@ from recoverssm.types import Boundaries, CommitPlan, GateParams, LayerTable
 
 def _fits_async(problem: Problem) -> bool:
     is_sized = problem.key_dim == problem.value_dim == 128
-    return gluon_compat.IS_TESTED and problem.arch >= 80 and problem.aligned and is_sized
+    return triton_compat.IS_TESTED and problem.arch >= 80 and problem.aligned and is_sized
 
 
-FORMS = {"async": Form(_commit_state_async_kernel, _fits_async), "recurrence": Form(_commit_state_kernel)}
+FORMS = {"async": Form(gluon_kernel("commit_state_async"), _fits_async), "recurrence": Form(_commit_state_kernel)}
 """Neither looks at the number of rows: the bits of a row must not depend on it."""
 
 

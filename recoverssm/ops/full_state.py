@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from recoverssm import triton_compat
 from recoverssm.checks import (
     INT32,
     check_dense_after,
@@ -16,9 +17,8 @@ from recoverssm.checks import (
     check_tensor,
 )
 from recoverssm.dispatch import Prepared, TensorMeta
-from recoverssm.kernels import gluon_compat
+from recoverssm.kernels import gluon_kernel
 from recoverssm.kernels.full_state import _full_state_verify_kernel
-from recoverssm.kernels.full_state_staged import _full_state_staged_kernel
 from recoverssm.launch import Form, Problem, rows_aligned, tiled_launch
 from recoverssm.triton_compat import KernelLaunch
 from recoverssm.types import GateParams
@@ -26,11 +26,11 @@ from recoverssm.types import GateParams
 
 def _fits_staged(problem: Problem) -> bool:
     is_sized = problem.key_dim == problem.value_dim == 128 and problem.spec_query_len <= 16
-    return problem.arch >= 80 and gluon_compat.IS_TESTED and is_sized and problem.aligned
+    return problem.arch >= 80 and triton_compat.IS_TESTED and is_sized and problem.aligned
 
 
 FORMS = {
-    "staged": Form(_full_state_staged_kernel, _fits_staged),
+    "staged": Form(gluon_kernel("full_state_staged"), _fits_staged),
     "recurrence": Form(_full_state_verify_kernel),
 }
 

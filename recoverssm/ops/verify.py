@@ -6,14 +6,13 @@ import torch
 from torch import Tensor
 from torch.compiler import is_compiling
 
+from recoverssm import triton_compat
 from recoverssm.checks import check_layer, check_out, check_records, check_row_vector
 from recoverssm.dispatch import Prepared, TensorMeta
 from recoverssm.errors import ConfigError
 from recoverssm.faults import check_rows
-from recoverssm.kernels import gluon_compat
+from recoverssm.kernels import gluon_kernel
 from recoverssm.kernels.verify import _verify_kernel
-from recoverssm.kernels.verify_mma import _verify_mma_kernel
-from recoverssm.kernels.verify_wgmma import _verify_wgmma_kernel
 from recoverssm.launch import Form, Problem, rows_aligned, tiled_launch
 from recoverssm.triton_compat import KernelLaunch
 from recoverssm.types import GateParams, Records
@@ -24,7 +23,7 @@ STRONGEST_BOUND = -5.0
 
 def _fits_tensor_cores(problem: Problem) -> bool:
     is_sized = problem.key_dim == problem.value_dim == 128
-    return gluon_compat.IS_TESTED and is_sized and problem.aligned
+    return triton_compat.IS_TESTED and is_sized and problem.aligned
 
 
 def _is_mild(problem: Problem) -> bool:
@@ -41,10 +40,12 @@ def _fits_mma(problem: Problem) -> bool:
 
 
 FORMS = {
-    "wgmma": Form(_verify_wgmma_kernel, lambda problem: _fits_wgmma(problem) and _is_mild(problem), has_pdl=True),
-    "wgmma_blocks": Form(_verify_wgmma_kernel, _fits_wgmma, has_pdl=True),
-    "mma": Form(_verify_mma_kernel, lambda problem: _fits_mma(problem) and _is_mild(problem)),
-    "mma_blocks": Form(_verify_mma_kernel, _fits_mma),
+    "wgmma": Form(
+        gluon_kernel("verify_wgmma"), lambda problem: _fits_wgmma(problem) and _is_mild(problem), has_pdl=True
+    ),
+    "wgmma_blocks": Form(gluon_kernel("verify_wgmma"), _fits_wgmma, has_pdl=True),
+    "mma": Form(gluon_kernel("verify_mma"), lambda problem: _fits_mma(problem) and _is_mild(problem)),
+    "mma_blocks": Form(gluon_kernel("verify_mma"), _fits_mma),
     "recurrence": Form(_verify_kernel),
 }
 """None looks at the number of rows: the bits of a row must not depend on it."""

@@ -5,7 +5,7 @@ import torch
 
 from benchmarks.cases import SETS, kimi_k3
 from benchmarks.static.planning import plan
-from recoverssm.kernels import gluon_compat
+from recoverssm import triton_compat
 
 CASE = kimi_k3(8, 32, 8, 3.84, "bf16")
 
@@ -19,7 +19,7 @@ def kernels(jobs, arch):
     return {job.kernel for job in jobs if job.arch == arch}
 
 
-@pytest.mark.skipif(not gluon_compat.IS_TESTED, reason="forms in Gluon fit this Triton version alone")
+@pytest.mark.skipif(not triton_compat.IS_TESTED, reason="forms in Gluon fit this Triton version alone")
 def test_each_architecture_gets_the_forms_that_fit_it(smoke):
     everywhere = {"commit_plan", "commit_state_async", "compact_conv"}
     assert kernels(smoke.jobs, "sm_90") == everywhere | {"verify_wgmma", "full_state_staged"}

@@ -25,7 +25,7 @@ PLANTS = {  # file below recoverssm/, what stands there, what is put there
     ),
     "narrow loads": ("ops/conv.py", '"ALIGNED": aligned', '"ALIGNED": False'),
     "a spill": ("launch.py", "constants=shape | tile", 'constants=shape | tile | {"maxnreg": 64}'),
-    "a lost dot": ("ops/verify.py", "return gluon_compat.IS_TESTED and is_sized", "return False and is_sized"),
+    "a lost dot": ("ops/verify.py", "return triton_compat.IS_TESTED and is_sized", "return False and is_sized"),
     "a second launch": (
         "committer.py",
         "        if self._convs is not None:\n",
