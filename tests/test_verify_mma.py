@@ -12,10 +12,11 @@ import pytest
 import torch
 
 from recoverssm import verify
-from recoverssm.launch import STATE_DTYPES, device_arch, load_table
+from recoverssm.launch import STATE_DTYPES, device_arch, select
 from recoverssm.ops.verify import FORMS
 from tests.compile_forms import compile_ahead
 from tests.forms import skip_unless_runs, use_form
+from tests.test_launch import problem
 from tests.test_verify import expect_verify, run_verify
 from tests.test_verify_wgmma import check_verify, ragged, random_rows, wide
 from tests.windows import Window, assert_matches, int32, storage_bits, tol
@@ -64,25 +65,26 @@ def test_emulated_tilings_give_the_same_bits(dtype, monkeypatch):
     assert all(torch.equal(one, first) for other in bits for one, first in zip(other, bits[0], strict=True))
 
 
-@pytest.mark.parametrize(("form", "arch", "spec_query_len"), [("mma", 0, 9), ("wgmma", 90, 8)])
-def test_compilers_fuse_the_same_products_in_every_tiling(form, arch, spec_query_len, tmp_path):
+@pytest.mark.parametrize(("arch", "spec_query_len"), [(103, 9), (90, 8), (90, 9), (90, 16)])
+def test_compilers_fuse_the_same_products_in_every_tiling(arch, spec_query_len, tmp_path):
     """The emulator fuses none; where a tiling had other ones fused, a row's bits would depend on the batch."""
-    rows = [row for row in load_table() if (row.op, row.form, row.arch) == ("verify", form, arch)]
-    rows = [row for row in rows if row.min_tokens <= spec_query_len]
-    names = {dtype: str(dtype).removeprefix("torch.") for dtype in STATE_DTYPES.values()}
-    # Every other one begins early, where the form can: that must not change what is fused either.
-    early = [{"PDL": number % 2 == 1} if FORMS[form].has_pdl else {} for number in range(len(rows))]
-    constants = [dict(row.constants) | more for row, more in zip(rows, early, strict=True)]
-    kinds = [(arch or 103, form, names[row.state_dtype], spec_query_len) for row in rows]
-    launches = [(*kind, each) for kind, each in zip(kinds, constants, strict=True)]
+    launches = []
+    for dtype in STATE_DTYPES.values():
+        asked = [problem("verify", arch, dtype, heads, spec_query_len=spec_query_len) for heads in (1, 96, 384, 1536)]
+        rows = [select(each, FORMS) for each in asked]
+        for number, row in enumerate(row for i, row in enumerate(rows) if row not in rows[:i]):
+            # Every other one begins early, where the form can: that must not change what is fused either.
+            early = {"PDL": number % 2 == 1} if FORMS[row.form].has_pdl else {}
+            name = str(dtype).removeprefix("torch.")
+            launches.append((arch, row.form, name, spec_query_len, {**row.constants, **early}))
     env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     env |= {"PYTHONPATH": str(ROOT), "TRITON_CACHE_DIR": str(tmp_path)}
     program = [sys.executable, "-m", "tests.compiled_verify", json.dumps(launches)]
     done = subprocess.run(program, cwd=ROOT, env=env, check=True, text=True, capture_output=True)
     found = json.loads(done.stdout)
 
-    for dtype in names:
-        of_dtype = [products for products, row in zip(found, rows, strict=True) if row.state_dtype == dtype]
+    for dtype in ("float32", "bfloat16"):
+        of_dtype = [products for products, launch in zip(found, launches, strict=True) if launch[2] == dtype]
         assert len(of_dtype) > 1
         assert all(products == of_dtype[0] for products in of_dtype)
 

@@ -70,6 +70,7 @@ EMULATED = [
     ),
     wide((3, 8), (2, 1), 8, num_heads=2, activation_dtype=torch.float32),
     wide((8,), (1,), 8, activation_dtype=torch.float16),
+    wide((9, 2), (1, 2), 9, activation_dtype=torch.float32),
     wide((5, 16), (2, 1), 16, lower_bound=-20.0),
 ]
 
@@ -85,7 +86,8 @@ RECORDED = [
 def test_emulated_form_matches_reference(case, monkeypatch):
     blocks = case.lower_bound is None or case.lower_bound < -5.0
     form = "wgmma_blocks" if blocks else "wgmma"
-    use_form(monkeypatch, "verify", form, "cpu", **CONSTANTS | {"CAUSAL_BLOCKS": blocks})
+    changed = {"CAUSAL_BLOCKS": blocks, "STAGED": case.spec_query_len > 8}
+    use_form(monkeypatch, "verify", form, "cpu", **CONSTANTS | changed)
 
     check_verify(case, "cpu", scale=5.0)
 
@@ -115,7 +117,7 @@ def test_emulated_splits_and_stagings_give_the_same_bits(dtype, monkeypatch):
 @pytest.mark.parametrize("bv", [64, 128])
 @pytest.mark.parametrize("case", RECORDED, ids=str)
 def test_emulated_keys_and_gates_may_stand_in_the_records(case, bv, form, monkeypatch):
-    tiling = {"SLICE": 32, "AHEAD": 1, "EVICT": False} if form == "mma" else CONSTANTS
+    tiling = {"SLICE": 32, "AHEAD": 1, "EVICT": False} if form == "mma" else CONSTANTS | {"STAGED": bv == 64}
     use_form(monkeypatch, "verify", form, "cpu", **tiling | {"BV": bv, "CAUSAL_BLOCKS": False})
 
     check_recorded(case, "cpu")
@@ -216,7 +218,7 @@ def random_rows(lens, spec_query_len, num_heads, dtype, seed, device="cuda"):
     return activations, draw(num_rows + 1, num_heads, 128, 128).to(dtype), records, gate, starts, slots
 
 
-INVARIANT = [(torch.float32, 8), (torch.bfloat16, 8), (torch.float32, 16)]
+INVARIANT = [(torch.float32, 8), (torch.bfloat16, 8), (torch.float32, 16), (torch.bfloat16, 9)]
 BATCHES = (2, 8, 9, 32, 33, 86, 120)  # with 12 heads, of every row of the launch table
 
 

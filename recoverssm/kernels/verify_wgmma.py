@@ -6,6 +6,7 @@ probes; how tokens meet each other is a small matrix, and corrections follow by 
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.ampere import async_copy
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, warpgroup_mma, warpgroup_mma_wait
 
 from recoverssm.kernels.coupling import (
@@ -21,7 +22,7 @@ from recoverssm.kernels.coupling import (
     tf32_parts,
 )
 from recoverssm.kernels.gate import softplus
-from recoverssm.kernels.gluon_compat import gdc_launch_dependents, gdc_wait
+from recoverssm.kernels.gluon_compat import async_load, gdc_launch_dependents, gdc_wait, thread_barrier
 
 
 @gluon.jit
@@ -46,6 +47,28 @@ def _as_fragments(x, layout: gl.constexpr):
 
 
 @gluon.jit
+def _copy_tokens(x_s, head_ptr, stride, query_len, layout: gl.constexpr):
+    """Begin to copy a row's tokens of a head to x_s [T, N], zeros where there is none; they begin at whole 16 bytes."""
+    offs_t = gl.arange(0, x_s.shape[0], gl.SliceLayout(1, layout))[:, None]
+    offs_n = gl.arange(0, x_s.shape[1], gl.SliceLayout(0, layout))[None, :]
+    async_load(x_s, gl.multiple_of(head_ptr + offs_t * stride + offs_n, (1, 16)), mask=offs_t < query_len)
+
+
+@gluon.jit
+def _load_places(x_s, ITEM_BITS: gl.constexpr, layout: gl.constexpr):
+    """Activations [T, K] from shared memory, their channels in the order of ``_channel``."""
+    T: gl.constexpr = x_s.shape[0]
+    K: gl.constexpr = x_s.shape[1]
+    if ITEM_BITS == 32:
+        four: gl.constexpr = gl.BlockedLayout([T, 1, 1, 1], [1, 2, 4, 4], [1, 4, 1, 1], [3, 2, 1, 0])
+        x = x_s.reshape([T, K // 16, 4, 4]).permute((0, 1, 3, 2)).load(four)
+    else:
+        five: gl.constexpr = gl.BlockedLayout([T, 1, 1, 1, 1], [1, 1, 4, 4, 2], [1, 4, 1, 1, 1], [4, 3, 2, 1, 0])
+        x = x_s.reshape([T, K // 32, 4, 4, 2]).permute((0, 1, 3, 2, 4)).load(five)
+    return gl.convert_layout(gl.reshape(x, [T, K]), layout, assert_trivial=True)
+
+
+@gluon.jit
 def _load_chunk(state_ptrs, I: gl.constexpr, K: gl.constexpr, KK: gl.constexpr):
     """Chunk I of the state: 64 value rows, KK channels; chunks go along the channels first."""
     ptrs = state_ptrs + ((I // (K // KK)) * 64 * K + (I % (K // KK)) * KK)
@@ -53,8 +76,11 @@ def _load_chunk(state_ptrs, I: gl.constexpr, K: gl.constexpr, KK: gl.constexpr):
 
 
 @gluon.jit
-def _prefetch(ptrs):
-    """Ask for the lines that hold ptrs to come to the L2; nobody waits."""
+def _prefetch(state_ptr, offset, first_row, FIRST: gl.constexpr, END: gl.constexpr, K: gl.constexpr):
+    """Ask for rows FIRST to END behind first_row of the state at offset to come to the L2; nobody waits."""
+    LINE: gl.constexpr = 128 * 8 // state_ptr.dtype.element_ty.primitive_bitwidth
+    lines = gl.arange(0, (END - FIRST) * K // LINE, gl.BlockedLayout([1], [32], [4], [0])) * LINE
+    ptrs = state_ptr + offset + first_row * K + (FIRST * K + lines)
     gl.inline_asm_elementwise(
         "prefetch.global.L2 [$1]; mov.b32 $0, 0;", "=r,l", [ptrs.to(gl.int64)], dtype=gl.int32, is_pure=False, pack=1
     )
@@ -197,8 +223,8 @@ def _verify_wgmma_kernel(
     CAUSAL_BLOCKS: gl.constexpr,  # couplings that no gate can make overflow
     KC: gl.constexpr,  # chunks of channels in a slice of 64 value rows
     AHEAD: gl.constexpr,  # slices whose loads are under way at once
-    STAGED: gl.constexpr,  # activations are read once and turned through shared memory, not read in two layouts
-    PREFETCH: gl.constexpr,  # the slices that are not ahead are asked for as soon as the probes are there
+    STAGED: gl.constexpr,  # activations are copied to shared memory, before the state, not read in two layouts
+    PREFETCH: gl.constexpr,  # slices that are not ahead are asked for: behind those or, unless STAGED, the probes
     PDL: gl.constexpr,  # begins beside the kernel before, which must leave states, slots and starts alone
 ):
     """One program handles BV value rows of one head of one speculative row."""
@@ -241,8 +267,9 @@ def _verify_wgmma_kernel(
     offs_c = gl.arange(0, KK, gl.SliceLayout(0, loaded))[None, :]
     state_ptrs = state_ptr + slot * stride_state_slot + (pid_h * V + pid_v * BV) * K + (offs_r * K + offs_c)
     chunks = ()
-    for i in gl.static_range(AHEAD * KC):
-        chunks = chunks + (_load_chunk(state_ptrs, i, K, KK),)
+    if PDL or not STAGED:
+        for i in gl.static_range(AHEAD * KC):
+            chunks = chunks + (_load_chunk(state_ptrs, i, K, KK),)
     if PDL:
         # Nothing above is written during a step. Every program waits: who waits for us has then waited for all before.
         gdc_wait()
@@ -274,37 +301,53 @@ def _verify_wgmma_kernel(
     offs_n = gl.arange(0, K, gl.SliceLayout(0, vectors))[None, :]
     mask_n = (offs_tn < query_len)[:, None]
     token_n = offs_tn[:, None]
-    key_n = gl.load(k_head_ptr + token_n * stride_k_token + offs_n, mask_n, 0.0)
-    query_n = gl.load(q_head_ptr + token_n * stride_q_token + offs_n, mask_n, 0.0)
+    if not STAGED:
+        key_n = gl.load(k_head_ptr + token_n * stride_k_token + offs_n, mask_n, 0.0)
+        query_n = gl.load(q_head_ptr + token_n * stride_q_token + offs_n, mask_n, 0.0)
     beta_ptrs = raw_beta_ptr + first_token * stride_beta_token + pid_h + offs_tn * stride_beta_token
     raw_beta = gl.load(beta_ptrs, offs_tn < query_len, 0.0).to(gl.float32)
-    gate_n = gl.load(gate_head_ptr + token_n * stride_gate_token + offs_n, mask_n, 0.0)
-    # Values through shared memory, since loads of theirs behind the product would wait for the L2 once more.
-    ITEMS: gl.constexpr = BV // 16
-    of_values: gl.constexpr = gl.BlockedLayout([1, ITEMS], [2, 16], [4, 1], [1, 0])
-    offs_vt = gl.arange(0, TP, gl.SliceLayout(1, of_values))[:, None]
-    offs_vv = gl.arange(0, BV, gl.SliceLayout(0, of_values))[None, :]
-    value_ptrs = v_ptr + first_token * stride_v_token + pid_h * V + pid_v * BV + offs_vt * stride_v_token + offs_vv
-    value_n = gl.load(value_ptrs, offs_vt < query_len, 0.0)
-    values_s = gl.allocate_shared_memory(v_ptr.dtype.element_ty, [TP, BV], gl.SwizzledSharedLayout(1, 1, 1, [1, 0]))
+    of_values: gl.constexpr = gl.BlockedLayout([1, BV // 16], [2, 16], [4, 1], [1, 0])
+    plain: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
+    if STAGED:
+        v_head_ptr = v_ptr + first_token * stride_v_token + pid_h * V + pid_v * BV
+        values_s = gl.allocate_shared_memory(v_ptr.dtype.element_ty, [TP, BV], plain)
+        key_s = gl.allocate_shared_memory(k_ptr.dtype.element_ty, [TP, K], plain)
+        query_s = gl.allocate_shared_memory(q_ptr.dtype.element_ty, [TP, K], plain)
+        gate_s = gl.allocate_shared_memory(raw_gate_ptr.dtype.element_ty, [TP, K], plain)
+        _copy_tokens(gate_s, gate_head_ptr, stride_gate_token, query_len, vectors)
+        _copy_tokens(key_s, k_head_ptr, stride_k_token, query_len, vectors)
+        _copy_tokens(query_s, q_head_ptr, stride_q_token, query_len, vectors)
+        _copy_tokens(values_s, v_head_ptr, stride_v_token, query_len, of_values)
+        async_copy.commit_group()
+        if not PDL:
+            for i in gl.static_range(AHEAD * KC):
+                chunks = chunks + (_load_chunk(state_ptrs, i, K, KK),)
+        if PREFETCH:
+            _prefetch(state_ptr, slot * stride_state_slot, pid_h * V + pid_v * BV, AHEAD * 64, BV, K)
+        thread_barrier()  # the assembler would move the state's loads behind the probes
+        async_copy.wait_group(0)
+        thread_barrier()
+        key_n = key_s.load(vectors)
+        gate_n = gate_s.load(vectors)
+        query_n = query_s.load(vectors)
+    else:
+        gate_n = gl.load(gate_head_ptr + token_n * stride_gate_token + offs_n, mask_n, 0.0)
+        # Values through shared memory, since loads of theirs behind the product would wait for the L2 once more.
+        offs_vt = gl.arange(0, TP, gl.SliceLayout(1, of_values))[:, None]
+        offs_vv = gl.arange(0, BV, gl.SliceLayout(0, of_values))[None, :]
+        v_head_ptr = v_ptr + first_token * stride_v_token + pid_h * V + pid_v * BV
+        value_n = gl.load(v_head_ptr + offs_vt * stride_v_token + offs_vv, offs_vt < query_len, 0.0)
+        values_s = gl.allocate_shared_memory(v_ptr.dtype.element_ty, [TP, BV], plain)
     if pid_v == 0 and not RECORDED:
         key_gate_ptrs = record_ptr + token_n * (2 * K) + offs_n
         gl.store(key_gate_ptrs, key_n, mask_n, eviction_policy="evict_last")
         gl.store(key_gate_ptrs + K, gate_n, mask_n, eviction_policy="evict_last")
-    values_s.store(value_n)
     if STAGED:
-        all_n = gl.join(gl.join(key_n, gate_n), gl.join(query_n, query_n))  # [TP, K, 2, 2]
-        if FP32:
-            all_n = gl.permute(gl.reshape(all_n, [TP, K // 16, 4, 4, 2, 2]), (0, 1, 3, 2, 4, 5))
-        else:
-            all_n = gl.permute(gl.reshape(all_n, [TP, K // 32, 4, 4, 2, 2, 2]), (0, 1, 3, 2, 4, 5, 6))
-        own_channels: gl.constexpr = gl.BlockedLayout([TP, 1, 2, 2], [1, 32, 1, 1], [1, 4, 1, 1], [3, 2, 1, 0])
-        first, second = gl.split(gl.convert_layout(gl.reshape(all_n, [TP, K, 2, 2]), own_channels))
-        key, raw_gate = gl.split(first)
-        query, _ = gl.split(second)
-        key = gl.convert_layout(key, own_channel, assert_trivial=True)
-        raw_gate = gl.convert_layout(raw_gate, own_channel, assert_trivial=True)
-        query = gl.convert_layout(query, own_channel, assert_trivial=True)
+        key = _load_places(key_s, ITEM_BITS, own_channel)
+        raw_gate = _load_places(gate_s, ITEM_BITS, own_channel)
+        query = _load_places(query_s, ITEM_BITS, own_channel)
+    else:
+        values_s.store(value_n)
 
     # The decays since the window began, and the probes.
     x = raw_gate.to(gl.float32) + dt_bias
@@ -387,14 +430,11 @@ def _verify_wgmma_kernel(
     key_scale_s.store(key_scale)
     probe_scale_s.store(below(beta * key_scale, out_scale))
     fence_async_shared()
-    if PREFETCH:
-        LINE: gl.constexpr = 128 * 8 // ITEM_BITS
-        NUM_LINES: gl.constexpr = (NUM_SLICES - AHEAD) * 64 * K // LINE
-        lines = gl.arange(0, NUM_LINES, gl.BlockedLayout([1], [32], [4], [0])) * LINE
-        head_ptr = state_ptr + slot * stride_state_slot + (pid_h * V + pid_v * BV) * K
-        _prefetch(head_ptr + (AHEAD * 64 * K + lines))
+    if PREFETCH and not STAGED:
+        _prefetch(state_ptr, slot * stride_state_slot, pid_h * V + pid_v * BV, AHEAD * 64, BV, K)
 
-    sums_s = gl.allocate_shared_memory(gl.float32, [4, 2 * TP, NUM_RIGHT], flat3)
+    if not STAGED:
+        sums_s = gl.allocate_shared_memory(gl.float32, [4, 2 * TP, NUM_RIGHT], flat3)
     coupled: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [4, 1, 1], [1, 16, 8])
     if SHARED_PROBES:
         as_left: gl.constexpr = gl.DistributedLinearLayout(
@@ -409,7 +449,10 @@ def _verify_wgmma_kernel(
     else:
         left = left_fragments(left_s.load(gl.DotOperandLayout(0, coupled, 4)), coupled)
         left_lead, left_rest = tf32_parts(left)
-    sums_s.store(coupling_sums(left_lead, left_rest, right_s, coupled))
+    sums = coupling_sums(left_lead, left_rest, right_s, coupled)
+    if STAGED:  # where what they are made of was
+        sums_s = gl.allocate_shared_memory(gl.float32, [4, 2 * TP, NUM_RIGHT], flat3)
+    sums_s.store(sums)
     if CAUSAL_BLOCKS and TP == 16:
         left = left_fragments(far_left_s.load(gl.DotOperandLayout(0, coupled, 4)), coupled)
         left_lead, left_rest = tf32_parts(left)
@@ -435,12 +478,21 @@ def _verify_wgmma_kernel(
 
     # Products with the state, 64 value rows at a time, and forward substitution, one thread to a row.
     narrow_swizzle: gl.constexpr = gl.SwizzledSharedLayout(4, 2 if TP == 8 else 1, 4 if TP == 8 else 8, [1, 0])
-    products_s = gl.allocate_shared_memory(gl.float32, [BV, 2 * TP], narrow_swizzle)
+    if not STAGED:
+        products_s = gl.allocate_shared_memory(gl.float32, [BV, 2 * TP], narrow_swizzle)
+    kept = ()
     for i in gl.static_range(NUM_SLICES):
         if i + 1 == NUM_SLICES:
             value = values_s.permute((1, 0)).load(own_rows)
         products, chunks = _probe_slice(chunks, probes_s, third_s, state_ptrs, i, TP, KC, AHEAD, NUM_SLICES)
-        products_s.slice(i * 64, 64).store(products)
+        if STAGED:
+            kept = kept + (products,)
+        else:
+            products_s.slice(i * 64, 64).store(products)
+    if STAGED:  # where the probes were
+        products_s = gl.allocate_shared_memory(gl.float32, [BV, 2 * TP], narrow_swizzle)
+        for i in gl.static_range(NUM_SLICES):
+            products_s.slice(i * 64, 64).store(kept[i])
     correction_ptrs = correction_ptr + record * stride_correction_row + pid_h * T * V + pid_v * BV + offs_v
     _solve(
         products_s,

@@ -137,6 +137,7 @@ def _verify(
         return None
     strided = (q, k, v, raw_gate, raw_beta, out, state, correction, key_gate)
     scalars = (q.shape[-1] ** -0.5, *(tensor.strides[0] for tensor in strided))
-    sizes, aligned = (num_rows, spec_query_len, lower_bound), rows_aligned(q, k, v, raw_gate, out, state)
+    read = (q, key_gate) if key_gate_recorded else (q, k, raw_gate)
+    sizes, aligned = (num_rows, spec_query_len, lower_bound), rows_aligned(*read, v, out, state)
     options = {"aligned": aligned, "enable_pdl": enable_pdl, "BY_SLOT": by_slot, "RECORDED": key_gate_recorded}
     return tiled_launch("verify", FORMS, state, *sizes, *scalars, **options)
