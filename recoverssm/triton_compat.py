@@ -21,7 +21,7 @@ from recoverssm.types import Device, PlannedDevice
 
 INTERPRETED: bool = knobs.runtime.interpret  # decided at import, as @triton.jit does
 VERSION = tuple(int(part) for part in triton.__version__.split(".")[:2])
-TESTED = {(3, 6)}
+TESTED = {(3, 6), (3, 9)}
 """Where direct launches and our Gluon kernels ran on a card."""
 
 IS_TESTED: bool = VERSION in TESTED and torch.version.hip is None
