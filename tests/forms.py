@@ -24,7 +24,7 @@ ASSEMBLY = {
 }
 
 
-READ_EARLY = {"state_ptr", "state_indices_ptr", "query_start_loc_ptr"}
+READ_EARLY = {"A_log_ptr", "dt_bias_ptr", "state_ptr", "state_indices_ptr", "query_start_loc_ptr"}
 """What verify may read before the kernel before it is complete: nothing that is written during a step."""
 
 

@@ -16,7 +16,7 @@ from recoverssm import CommitContext, ConfigError, GateParams, Records, verify
 from recoverssm.dispatch import describe
 from recoverssm.launch import Form, LaunchRow, tiled_launch, with_row
 from recoverssm.ops.verify import FORMS
-from tests.forms import skip_unless_runs, use_form
+from tests.forms import READ_EARLY, skip_unless_runs, use_form
 from tests.gluon_interpreter import MemoryFault
 from tests.test_verify import check_recorded, run_verify
 from tests.test_verify_wgmma import CONSTANTS, check_verify, wide
@@ -59,7 +59,7 @@ def test_emulated_early_start_waits_for_recorded_keys_and_gates(case, monkeypatc
 
 
 def test_the_emulator_sees_what_is_read_early(monkeypatch):
-    monkeypatch.setattr("tests.forms.READ_EARLY", {"state_indices_ptr", "query_start_loc_ptr"})
+    monkeypatch.setattr("tests.forms.READ_EARLY", READ_EARLY - {"state_ptr"})
     use_form(monkeypatch, "verify", "wgmma", "cpu", **CONSTANTS)
 
     with pytest.raises(MemoryFault, match="reads state_ptr before gdc_wait"):
@@ -121,7 +121,7 @@ def test_an_early_start_changes_neither_form_nor_row_nor_grid(enable_pdl, monkey
     assert "PDL" not in with_row(launch, forms, portable, torch.device("cpu")).constants
 
 
-def test_compiled_for_sm_90_all_but_states_comes_after_the_wait():
+def test_compiled_for_sm_90_all_but_states_and_gates_comes_after_the_wait():
     env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"} | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         [sys.executable, str(ROOT / "tests/compiled_pdl.py")], env=env, text=True, capture_output=True, check=False
@@ -129,12 +129,8 @@ def test_compiled_for_sm_90_all_but_states_comes_after_the_wait():
     assert done.returncode == 0, done.stderr
     for usual, early in json.loads(done.stdout):
         assert (usual["waits"], early["waits"]) == (0, 2)
-        assert early["head"] == [
-            "launch_dependents",
-            "load",
-            "load",
-            "load",
-        ]  # where the row begins, ends, and its slot
+        # The gate's two parameters; where the row begins, where it ends, and its slot.
+        assert early["head"] == ["launch_dependents", *["load"] * 5]
         assert set(early["idle"]) == {"st"}
         assert early["work"] == ["state"] * early["state_loads"]
         assert {"load", "st"} <= set(early["rest"])

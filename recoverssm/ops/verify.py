@@ -84,8 +84,8 @@ def verify(
         query_start_loc: [N + 1] int32, not decreasing, at most M. state_indices: [N] int32.
         out: [M, H, V] like v, or None to allocate; it may be v itself, and shares memory with nothing else.
         enable_pdl: begin while the kernel before in the stream is still running (programmatic dependent launch). Only
-            where a kernel launched without it stands between whatever last wrote checkpoint_state, query_start_loc or
-            state_indices and this call, as the first verify of a step does when it is called without: docs/pdl.md.
+            where a kernel launched without it stands between whatever last wrote checkpoint_state, gate, state_indices
+            or query_start_loc and this call, as the first verify of a step does when it is called without: docs/pdl.md.
         key_gate_recorded: take keys and raw gates from records.key_gate, where whoever made them has put them already.
             k and raw_gate are then None, and key_gate is left alone: docs/integrating.md section 1.
         debug: wait for the device and look at the rows, unless a CUDA graph is captured or torch traces.
