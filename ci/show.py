@@ -56,6 +56,8 @@ def next_step(night: Night, store: str) -> str | None:
     worst = next((v for v in night.verdicts if v.gated), None)
     chosen = f"--set {night.case_set}" + (f" --case '{worst.case}'" if worst else "")
     match Exit(night.exit_code):
+        case Exit.REGRESSED | Exit.INVALID if night.is_static:
+            return f"see the kernels: python -m ci static {chosen} --arch {night.gpu_model}"
         case Exit.REGRESSED:
             return f"measure again, with more processes: python -m ci nightly {chosen} --processes 12 --store {store}"
         case Exit.MISSING:

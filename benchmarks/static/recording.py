@@ -97,12 +97,17 @@ def measurements_of(key: Key, op: Compiled) -> Iterator[Measurement]:
     for metric, about in METRICS.items() if op.kernels else ():
         value = op.value(metric)
         if value is not None:
-            place = next((f"{place['at']}: {place['text']}" for place in op.places(metric)), op.source)
-            yield measurement(metric, about.unit, value=value, reason=place)
+            yield measurement(metric, about.unit, value=value, reason=_place(metric, op))
         elif op.failure:
             yield measurement(metric, about.unit, status="failed", reason=f"does not compile: {op.failure}")
         else:
             yield measurement(metric, about.unit, status="skipped", reason="a tool that Triton carries is missing")
+
+
+def _place(metric: str, op: Compiled) -> str:
+    """The line that most of it comes from; where less is worse the kernel, for what is lost has no line."""
+    places = op.places(metric) if METRICS[metric].worst is max else []
+    return f"{places[0]['at']}: {places[0]['text']}" if places else op.source
 
 
 def _binaries(report: Mapping[str, Any], arch: str) -> dict[str, str]:

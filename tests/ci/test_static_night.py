@@ -13,6 +13,7 @@ from benchmarks.harness.samples import SCHEMA
 from benchmarks.static.planning import plan
 from ci.config import NIGHTLY_FILE, load_nightly
 from ci.exits import Exit
+from ci.show import next_step
 from tests.ci.nights import CASE, make_record, make_records
 
 
@@ -82,6 +83,7 @@ def test_what_got_worse_fails_the_night_and_names_its_line(static_night):
     assert result.code == Exit.REGRESSED
     assert (nights["nvidia-h200"].exit_code, night.exit_code) == (0, 1)
     assert verdicts(night) == {"barriers": "regressed", "code_bytes": "unchanged", "registers": "regressed"}
+    assert next_step(night, "S") == f"see the kernels: python -m ci static --set smoke --case '{CASE}' --arch sm_90"
     worst = night.verdicts[0]
     assert (worst.metric, worst.gated) == ("barriers", True)
     assert worst.reason == "exact value went from 1 to 2; lower is better; conv.py:25: barrier()"
