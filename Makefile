@@ -52,9 +52,9 @@ test-gpu: setup ## the gpu tests, on a GPU host; writes reports/evidence/gpu-tes
 	@$(PY) -m ci.evidence gpu
 	@# the library's side by side, the harness's alone on the card, as they time
 	@mkdir -p out && rm -f out/gpu-library.xml out/gpu-harness.xml
-	status=0; run='env -u TRITON_INTERPRET $(PY) -m pytest -m "gpu and not long"'; \
-	  $$run -n $(GPU_JOBS) --dist worksteal --junitxml out/gpu-library.xml tests/test_*.py || status=$$?; \
-	  $$run --junitxml out/gpu-harness.xml tests --ignore-glob 'tests/test_*.py' || status=$$?; \
+	status=0; run() { env -u TRITON_INTERPRET $(PY) -m pytest -m 'gpu and not long' "$$@"; }; \
+	  run -n $(GPU_JOBS) --dist worksteal --junitxml out/gpu-library.xml tests/test_*.py || status=$$?; \
+	  run --junitxml out/gpu-harness.xml tests --ignore-glob 'tests/test_*.py' || status=$$?; \
 	  $(PY) -m ci.evidence write --junit out/gpu-library.xml --junit out/gpu-harness.xml && exit $$status
 
 test-gpu-long: setup ## the gpu tests that take minutes, on a GPU host

@@ -176,6 +176,21 @@ def test_every_target_that_runs_tools_sets_up_first(target):
     assert ".venv/bin/" not in done.stdout[:position]
 
 
+def test_gpu_tests_are_all_run_in_one_of_two_parts(tmp_path):
+    python, log = tmp_path / "python", tmp_path / "log"
+    python.write_text(f"#!/bin/sh\nprintf '%s|' \"$@\" >> {log}\necho >> {log}\n")
+    python.chmod(0o755)
+
+    subprocess.run(["make", "-o", "setup", "test-gpu", f"PY={python}"], cwd=ROOT, capture_output=True, check=True)
+
+    marked = ["-m", "pytest", "-m", "gpu and not long"]
+    library, harness = (words[:-1] for line in log.read_text().splitlines() if (words := line.split("|"))[:4] == marked)
+    assert {name for name in library if name.startswith("tests/")} == {
+        f"tests/{path.name}" for path in (ROOT / "tests").glob("test_*.py")
+    }
+    assert harness[-3:] == ["tests", "--ignore-glob", "tests/test_*.py"]
+
+
 def test_another_python_is_refused_with_the_fix():
     done = subprocess.run(["make", "setup", "PYTHON=false"], cwd=ROOT, capture_output=True, text=True, check=False)
 
