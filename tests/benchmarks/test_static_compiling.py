@@ -12,6 +12,7 @@ import pytest
 import triton
 
 from benchmarks.harness.records import decode_record, samples_path
+from benchmarks.static.occupancy import load_limits
 from benchmarks.static.run import exit_code
 
 ROOT = Path(__file__).parents[2]
@@ -58,6 +59,16 @@ def test_the_figures_are_those_of_kernels(first):
     assert commit["instructions"]["by_width"]["global_store"] == {"16": 16}
     assert commit["ctas_per_sm"] >= 4
     assert figures["sm_90", "verify_wgmma"]["instructions"]["by_class"]["tensor_core"] > 0
+
+
+def test_an_architecture_that_ptxas_does_not_know_is_told_from_one_without_limits(monkeypatch):
+    from benchmarks.static import compiling
+
+    known = load_limits()
+    monkeypatch.setattr(compiling, "load_limits", lambda: known | {"sm_999": known["sm_103"]})
+    assert re.search(r"^sm_999: ptxas\S* .* does not know it$", compiling.unknown_arch("sm_999"))
+    assert compiling.unknown_arch("sm_998").startswith("sm_998: no limits in")
+    assert compiling.unknown_arch("sm_103") is None
 
 
 def test_a_second_run_compiles_nothing_and_writes_the_same_bytes(first):
