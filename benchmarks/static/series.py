@@ -115,18 +115,31 @@ class Compiled:
 
 
 def compiled_ops(report: Mapping[str, Any]) -> dict[Key, Compiled]:
-    """Every op and case of a report, in its order."""
+    """Every op and case of a report, in its order.
+
+    A kernel that only ops of several launches launch, as when a commit makes its plan in memory of its own, counts with
+    the op that launches a kernel of that name alone.
+    """
     found = {
         (arch, series, case): Compiled(number)
         for arch, by_series in report["num_launches"].items()
         for series, by_case in by_series.items()
         for case, number in by_case.items()
     }
+    alone: dict[tuple[str, str, str], Compiled] = {}  # by architecture, kernel and case
+    others = []
     for entry in report["kernels"]:
-        for key in ((entry["arch"], series, case) for series in entry["launched_by"] for case in entry["cases"]):
-            # Kernels name ops and cases apart: not each of the cases need launch the kernel by each of the ops.
-            if key in found and found[key].launches == 1:
-                found[key].kernels.append(entry)
+        keys = [(entry["arch"], series, case) for series in entry["launched_by"] for case in entry["cases"]]
+        # Kernels name ops and cases apart: not each of the cases need launch the kernel by each of the ops.
+        single = [key for key in keys if key in found and found[key].launches == 1]
+        for key in single:
+            found[key].kernels.append(entry)
+            alone.setdefault((entry["arch"], entry["kernel"], key[2]), found[key])
+        others += [] if single else [entry]
+    for entry in others:
+        for case in entry["cases"]:
+            if op := alone.get((entry["arch"], entry["kernel"], case)):
+                op.kernels.append(entry)
     return found
 
 

@@ -9,6 +9,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from benchmarks.static.sass import count_instructions
+from benchmarks.static.series import compiled_ops
 from ci.__main__ import app
 from ci.exits import Exit, MissingDataError
 from ci.static_compare import compare, load, show
@@ -71,6 +72,17 @@ def test_what_does_not_compile_in_one_build_is_said():
 
 def test_the_same_figures_of_another_binary_are_said_to_be():
     assert "    the same figures, in another order or of other registers" in shown(build(), build(binary_hash="other"))
+
+
+def test_a_kernel_that_only_a_larger_op_launches_counts_with_the_op_of_its_kernel():
+    report = build()
+    within = copy.deepcopy(report["kernels"][0])
+    within |= {"id": "c3", "launched_by": ["recoverssm/commit"], "cases": ["one"]}
+    within["figures"]["registers"] = 200
+    report["kernels"].insert(0, within)
+    ops = compiled_ops(report)
+    assert [ops["sm_90", "recoverssm/verify", case].value("registers") for case in ("one", "two")] == [200, 168]
+    assert ops["sm_90", "recoverssm/commit", "one"].kernels == []
 
 
 def test_nothing_in_common_is_missing():
