@@ -33,7 +33,7 @@ def _staged(**axes: tuple[Constant, ...]) -> tuple[Mapping[str, Constant], ...]:
 
 
 def _wgmma(**axes: tuple[Constant, ...]) -> tuple[Mapping[str, Constant], ...]:
-    return _grid(**{"CAUSAL_BLOCKS": (False,), "STAGED": (False,), "num_warps": (4,)} | axes)
+    return _grid(**{"CAUSAL_BLOCKS": (False,), "STAGED": (False,), "GATE_FIRST": (False,), "num_warps": (4,)} | axes)
 
 
 def _mma(**axes: tuple[Constant, ...]) -> tuple[Mapping[str, Constant], ...]:
@@ -48,7 +48,7 @@ SPACES: Mapping[str, Mapping[str, tuple[Mapping[str, Constant], ...]]] = {
             *_grid(BV=(32, 64), BK=(32,), NUM_STAGES=(3,), num_warps=(2,)),
         ),
         "wgmma": (
-            *_wgmma(BV=(64, 128), KC=(1, 2, 4), AHEAD=(1,), PREFETCH=(False, True)),
+            *_wgmma(BV=(64, 128), KC=(1, 2, 4), AHEAD=(1,), PREFETCH=(False, True), GATE_FIRST=(False, True)),
             *_wgmma(BV=(64, 128), KC=(1, 2), AHEAD=(1,), PREFETCH=(False, True), maxnreg=(128, 168)),
             *_wgmma(BV=(128,), KC=(2, 4), AHEAD=(2,), PREFETCH=(False,)),
             *_wgmma(BV=(128,), KC=(2, 4), AHEAD=(1,), PREFETCH=(False,), STAGED=(True,), maxnreg=(168,)),

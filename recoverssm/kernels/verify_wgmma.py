@@ -225,6 +225,7 @@ def _verify_wgmma_kernel(
     AHEAD: gl.constexpr,  # slices whose loads are under way at once
     STAGED: gl.constexpr,  # activations are copied to shared memory, before the state, not read in two layouts
     PREFETCH: gl.constexpr,  # slices that are not ahead are asked for: behind those or, unless STAGED, the probes
+    GATE_FIRST: gl.constexpr,  # the gate's parameters are asked for before the state
     PDL: gl.constexpr,  # begins beside the kernel before, which must leave states, slots and starts alone
 ):
     """One program handles BV value rows of one head of one speculative row."""
@@ -245,10 +246,10 @@ def _verify_wgmma_kernel(
 
     # A thread owns a channel: [TP, K]. Its gate is in DRAM: asked for before the state, it does not queue behind that.
     own_channel: gl.constexpr = gl.BlockedLayout([TP, 1], [1, 32], [1, 4], [1, 0])
-    channels = _channel(gl.arange(0, K, gl.SliceLayout(0, own_channel)), ITEM_BITS)
-    head_k = pid_h * K
-    dt_bias = gl.load(dt_bias_ptr + head_k + channels)[None, :]
-    A_log = gl.load(A_log_ptr + pid_h)
+    if GATE_FIRST:
+        channels = _channel(gl.arange(0, K, gl.SliceLayout(0, own_channel)), ITEM_BITS)
+        dt_bias = gl.load(dt_bias_ptr + pid_h * K + channels)[None, :]
+        A_log = gl.load(A_log_ptr + pid_h)
     slot = gl.load(state_indices_ptr + row).to(gl.int64)
     record = slot if BY_SLOT else row
     first_token = gl.load(query_start_loc_ptr + row)
@@ -282,8 +283,9 @@ def _verify_wgmma_kernel(
         gdc_wait()
 
     offs_t = gl.arange(0, TP, gl.SliceLayout(1, own_channel))[:, None]
-    offs_k = channels[None, :]
+    offs_k = _channel(gl.arange(0, K, gl.SliceLayout(0, own_channel)), ITEM_BITS)[None, :]
     mask_t = offs_t < query_len
+    head_k = pid_h * K
     q_head_ptr = q_ptr + first_token * stride_q_token + head_k
     record_ptr = key_gate_ptr + record * stride_key_gate_row + pid_h * T * 2 * K
     if RECORDED:
@@ -296,6 +298,9 @@ def _verify_wgmma_kernel(
         raw_gate = gl.load(gate_head_ptr + offs_t * stride_gate_token + offs_k, mask_t, 0.0)
         key = gl.load(k_head_ptr + offs_t * stride_k_token + offs_k, mask_t, 0.0)
         query = gl.load(q_head_ptr + offs_t * stride_q_token + offs_k, mask_t, 0.0)
+    if not GATE_FIRST:
+        gate_scale = gl.exp(gl.load(A_log_ptr + pid_h))
+        dt_bias = gl.load(dt_bias_ptr + head_k + offs_k)
 
     # A thread owns eight adjacent channels of a token: norms and the copy into the records.
     vectors: gl.constexpr = gl.BlockedLayout([1, 8], [2, 16], [4, 1], [1, 0])
@@ -352,7 +357,8 @@ def _verify_wgmma_kernel(
         values_s.store(value_n)
 
     # The decays since the window began, and the probes.
-    gate_scale = gl.exp(A_log)
+    if GATE_FIRST:
+        gate_scale = gl.exp(A_log)
     x = raw_gate.to(gl.float32) + dt_bias
     if BOUNDED:
         log2_decay = (lower_bound * LOG2_E) / (1.0 + gl.exp2(-(gate_scale * LOG2_E) * x))
