@@ -129,7 +129,7 @@ def test_compiled_for_sm_90_all_but_states_and_gates_comes_after_the_wait():
         [sys.executable, str(ROOT / "tests/compiled_pdl.py")], env=env, text=True, capture_output=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    # Where the row begins, where it ends, and its slot; before these the gate's two parameters, if a launch row has it so.
+    # Where the row begins and ends, and its slot; before these the gate's two parameters, if the launch row has it so.
     for (usual, early), num_loads in zip(json.loads(done.stdout), (5, 3), strict=True):
         assert (usual["waits"], early["waits"]) == (0, 2)
         assert early["head"] == ["launch_dependents", *["load"] * num_loads]
