@@ -15,7 +15,7 @@ The others count with a low clock only. "power" runs most of the time under heav
 far less than its limit, with the clock one step down; "reliability" is the usual state of some cards at full clock.
 """
 
-SAME_CLOCK = 0.015
+SAME_CLOCK = 1 - LEAST_CLOCK_SHARE
 """Two clocks this close are one. A load that is back at the same low clock after a rest is what takes the card there:
 on an H200 verify on tensor cores runs at 1740 to 1850 of 1980 MHz in every block of every process, at 250 as at 600 W.
 """
