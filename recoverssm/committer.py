@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
 from recoverssm.checks import ACTIVATION_DTYPES, check_tensor
 from recoverssm.dispatch import describe
@@ -29,7 +30,8 @@ class CommitContext:
         max_num_rows: rows of the largest batch, at most R where records go by row; sizes the plan.
         conv_width: taps of the short convolution.
         block_size: tokens of a block in cache mode "align", whose states are then written where they end; else None.
-        debug: wait for the device at each commit and look at what it holds, unless a CUDA graph is captured.
+        debug: wait for the device at each commit and look at what it holds, unless a CUDA graph is captured
+            or torch traces.
     Raises:
         ShapeError, DtypeError, StrideError, DeviceError: layers that differ, records of too few rows, conv windows of
             too few tokens, and whatever else a later commit would refuse.
@@ -106,7 +108,7 @@ class CommitContext:
             raise ArgumentError(f"align: expected block_size={self._block_size} as in this context, got {block_size}")
         plan, boundaries = self._plan_of(state_indices.numel()), None
         rows, window = (num_sampled, query_start_loc, state_indices), self._spec_query_len
-        if self._debug:
+        if self._debug and not is_compiling():
             check_rows(query_start_loc, state_indices, num_slots=self._num_slots)
             check_counts(*rows, request_indices, spec_query_len=window)
         if align is None:
@@ -114,7 +116,7 @@ class CommitContext:
         else:
             align_plan(*rows, align, plan, spec_query_len=window, request_indices=request_indices)
             boundaries = plan.boundaries
-        if self._debug:
+        if self._debug and not is_compiling():
             check_written(plan.commit, boundaries, num_slots=self._num_slots)
         self._commit_layers(plan.commit, boundaries)
         return plan.commit

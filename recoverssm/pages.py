@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils.dlpack import from_dlpack
 
 from recoverssm.errors import ConfigError, DtypeError, ShapeError, StrideError
 from recoverssm.layout import CORRECTION_DTYPE, Placement
@@ -41,7 +42,7 @@ class Piece(NamedTuple):
 
 
 class PageViews(NamedTuple):
-    """The pages of one layer as the ops take them: the engine's memory, seen by piece.
+    """The pages of one layer as the ops take them: the engine's memory by piece, each a storage of its own to torch.
 
     Attributes:
         checkpoint_state: [P, H, V, K] state dtype.
@@ -138,9 +139,11 @@ class PageLayout:
                     f"multiples of {PAGE_MULTIPLE} are fastest"
                 )
         found = {
-            piece.name: pages[:, piece.offset : piece.offset + piece.num_bytes]
-            .view(piece.dtype)
-            .view(pages.shape[0], *piece.shape)
+            piece.name: _apart(
+                pages[:, piece.offset : piece.offset + piece.num_bytes]
+                .view(piece.dtype)
+                .view(pages.shape[0], *piece.shape)
+            )
             for piece in self.pieces
         }
         conv_state = found["conv_state"]
@@ -149,6 +152,11 @@ class PageLayout:
             conv_state=conv_state if self.conv_layout == "SD" else conv_state.transpose(1, 2),
             records=Records(found["correction"], found["key_gate"], by_slot=True) if "correction" in found else None,
         )
+
+
+def _apart(piece: Tensor) -> Tensor:
+    """The same memory behind a storage of its own: torch compiles no writes to one storage by views of two dtypes."""
+    return piece if piece.device.type == "meta" else from_dlpack(piece)
 
 
 def _round_up(value: int, multiple: int) -> int:
