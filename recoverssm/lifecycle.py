@@ -7,7 +7,9 @@ from typing import Protocol
 
 from torch import Tensor
 
+from recoverssm.checks import INT32, check_row_vector, check_tensor
 from recoverssm.config import RecoverSSMConfig
+from recoverssm.dispatch import describe
 from recoverssm.errors import ArgumentError, ConfigError, ShapeError, StepError
 from recoverssm.metadata import RequestSlot, SpecRow, StepMetadata
 from recoverssm.reference.columns import block_column
@@ -86,10 +88,16 @@ class RecoverSSMState:
         Raises:
             StepError: it was recorded before, or one of its requests is in a step whose commit is missing: verify
                 would start from an old checkpoint.
-            ArgumentError: with ``config.debug``, staging buffers that somebody has written over.
+            ArgumentError: its builder has another config; with ``config.debug``, staging buffers that somebody has
+                written over.
         """
         if step.is_dummy:
             return
+        if step.lane >= len(self._committers):
+            raise ArgumentError(
+                f"step {step.step_id}: expected a lane below {len(self._committers)}, the steps in flight, got "
+                f"{step.lane}; builder and life take one config"
+            )
         if step.step_id in self._pending or not step.owns_staging:
             raise StepError(f"step {step.step_id} cannot be recorded: {self._end_of(step)}")
         rows = {slot: SpecRow(row) for row, slot in enumerate(step.spec_request_slots)}
@@ -186,7 +194,9 @@ class RecoverSSMState:
         """
         if step.is_dummy:
             return
-        if not step.owns_staging:
+        pending = self._pending.get(step.step_id)
+        is_open = step.owns_staging if pending is None else pending.step is step
+        if not is_open:
             raise StepError(f"step {step.step_id} cannot be discarded: {self._end_of(step)}")
         self._finish(step, "discarded")
 
@@ -198,7 +208,7 @@ class RecoverSSMState:
 
     def _take(self, step: StepMetadata, verb: str) -> "_PendingStep":
         pending = self._pending.get(step.step_id)
-        if pending is None or pending.step is not step:
+        if pending is None or pending.step is not step or not step.owns_staging:
             raise StepError(f"step {step.step_id} cannot be {verb}: {self._end_of(step)}")
         return pending
 
@@ -212,8 +222,11 @@ class RecoverSSMState:
     def _end_of(self, step: StepMetadata) -> str:
         if step.step_id in self._finished:
             return f"it was {self._finished[step.step_id]} already"
-        if step.step_id in self._pending:
-            return "it was recorded already"
+        pending = self._pending.get(step.step_id)
+        if pending is not None and pending.step is not step:
+            return f"step {step.step_id} of this life is another builder's; each builder has a life of its own"
+        if pending is not None:
+            return "it was recorded already" if step.owns_staging else "its staging buffers were released before"
         if not step.owns_staging:
             return "it ended long ago"
         return "it was never recorded here; call record_step before its verify"
@@ -252,6 +265,7 @@ class _PendingStep:
 
     def check_counts(self, num_sampled: Tensor, indices: Sequence[int]) -> None:
         """Wait for the device and look at what the kernels would clip."""
+        check_row_vector("num_sampled", describe(num_sampled), None, num_sampled.device)
         counts = num_sampled.tolist()
         for slot, row in self.rows.items():
             count, query_len = counts[indices[row]], self.step.spec_query_lens[row]
@@ -263,6 +277,9 @@ class _PendingStep:
 
     def check_blocks(self, num_sampled: Tensor, align: AlignInputs, indices: Sequence[int]) -> None:
         """Wait for the device and look for states that would not be written, as their block has no slot."""
+        num_requests, device = num_sampled.numel(), num_sampled.device
+        check_row_vector("align.num_computed", describe(align.num_computed), num_requests, device)
+        check_tensor("align.block_table", describe(align.block_table), "B C", (num_requests, None), INT32, device)
         counts, computed, tables = (x.tolist() for x in (num_sampled, align.num_computed, align.block_table))
         for slot, row in self.rows.items():
             count, before, table = counts[indices[row]], computed[indices[row]], tables[indices[row]]
