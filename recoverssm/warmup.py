@@ -1,5 +1,7 @@
 """Warm-up: compiles what a configuration will launch, before a CUDA graph is captured or a request has to wait."""
 
+from itertools import product
+
 import torch
 
 from recoverssm.committer import CommitContext
@@ -20,9 +22,9 @@ def warm_up(
     Launches verify and commit of rows without slots, over one token and one slot of memory of its own. On the CPU,
     where Triton interprets, there is nothing to do.
 
-    What Triton compiles depends on strides and addresses too: these are dense tensors, and pages that lie a multiple
-    of 64 bytes apart. For others, run a dummy step of the model once before its graph is captured; a kernel
-    that is missing then raises ``CaptureError``.
+    What Triton compiles depends on strides and addresses too: these are dense tensors, tokens and layers of them from
+    any on, and pages that lie a multiple of 64 bytes apart. For others, run a dummy step of the model once before its
+    graph is captured; a kernel that is missing then raises ``CaptureError``.
 
     Args:
         enable_pdl: compile verify both as it is launched with ``enable_pdl`` and without.
@@ -46,8 +48,8 @@ def warm_up(
         # Rows without slots record nothing, so that one entry stands for those of all rows.
         correction, key_gate = zeros(1, H, T, V), zeros(1, H, T, 2 * K, dtype=dtype)
         records = Records(correction.expand(rows, -1, -1, -1), key_gate.expand(rows, -1, -1, -1))
-    gate = GateParams(zeros(1, H), zeros(1, H, K), config.gate_lower_bound)
-    layer_gate = GateParams(gate.A_log[0], gate.dt_bias[0], gate.lower_bound)
+    A_logs, dt_bias = zeros(2, H), zeros(1, H, K)
+    gate = GateParams(A_logs[:1], dt_bias, config.gate_lower_bound)
     context = CommitContext(
         [states],
         [records],
@@ -57,13 +59,17 @@ def warm_up(
         conv_width=config.conv_width,
         block_size=config.block_size,
     )
-    q, v, raw_beta = zeros(1, H, K, dtype=dtype), zeros(1, H, V, dtype=dtype), zeros(1, H, dtype=dtype)
+    q, v, raw_betas = zeros(1, H, K, dtype=dtype), zeros(1, H, V, dtype=dtype), zeros(2, 1, H, dtype=dtype)
     key = None if key_gate_recorded else q
-    layer = (q, key, v, key, raw_beta, states, records, layer_gate)
+    # Of the second layer or token on, these two begin at multiples of 16 bytes with some numbers of heads alone.
+    layers = [
+        (q, key, v, key, raw_beta, states, records, GateParams(A_log, dt_bias[0], gate.lower_bound))
+        for raw_beta, A_log in product(raw_betas, A_logs)
+    ]
     starts, slots = zeros(rows + 1, dtype=torch.int32), zeros(rows, dtype=torch.int32)
     for num_rows in range(1, rows + 1):
         row_starts, row_slots = starts[: num_rows + 1], slots[:num_rows]
-        for early in (False, True) if enable_pdl else (False,):
+        for layer, early in product(layers, (False, True) if enable_pdl else (False,)):
             verify(*layer, row_starts, row_slots, enable_pdl=early, key_gate_recorded=key_gate_recorded)
         blocks: list[AlignInputs | None] = [None]
         if config.block_size is not None:

@@ -16,6 +16,7 @@ from recoverssm import (
     warm_up,
 )
 from recoverssm.dispatch import planned_for
+from recoverssm.triton_compat import KernelLaunch
 from tests.test_dispatch import noted_launches
 
 CONFIG = RecoverSSMConfig(num_heads=12, draft_tokens=7, max_num_requests=40)
@@ -26,21 +27,38 @@ CONFIGS = {
     "draftless": replace(CONFIG, draft_tokens=0, num_heads=1),
     "pages": replace(CONFIG, placement="page", conv_layout="DS"),
     "align": replace(CONFIG, cache_mode="align", block_size=3),
+    "few heads": replace(CONFIG, num_heads=6, activation_dtype=torch.float16),
     "small": replace(CONFIG, key_dim=32, value_dim=64, activation_dtype=torch.float32),
 }
 
 
+@pytest.fixture
+def launches(monkeypatch):
+    """Kernel, whether each tensor begins at a multiple of 16 bytes, scalars and constants of what would be launched.
+
+    Memory that is only planned for begins there too, but not every part of it.
+    """
+    launches = []
+
+    def note(launch, tensors, addresses):
+        launches.append((launch.kernel, tuple(a % 16 == 0 for a in addresses), launch.scalars, launch.constants))
+
+    monkeypatch.setattr(KernelLaunch, "__call__", note)
+    monkeypatch.setattr(torch.Tensor, "data_ptr", lambda tensor: tensor.storage_offset() * tensor.element_size())
+    return launches
+
+
 def compiled(launches):
-    """What Triton compiles for each: kernel, constants, and of every number whether it is 1 or a multiple of 16."""
+    """What Triton compiles for each: kernel, alignment, constants, and of a number whether it is 1 or 16 divides it."""
     found = set()
-    for kernel, _, scalars, constants in launches:
+    for kernel, aligned, scalars, constants in launches:
         general = getattr(kernel, "kwargs", vars(kernel))["do_not_specialize"] or ()  # interpreted, or compiled
         names = [name for name in kernel.arg_names if not name.endswith("_ptr")]
         kinds = tuple(
             (name, (value == 1, value % 16 == 0) if isinstance(value, int) and name not in general else type(value))
             for name, value in zip(names, (value for value in scalars if value is not None), strict=False)
         )
-        found.add((kernel.__name__, scalars.count(None), kinds, tuple(sorted(constants.items()))))
+        found.add((kernel.__name__, aligned, scalars.count(None), kinds, tuple(sorted(constants.items()))))
     return found
 
 
@@ -66,11 +84,12 @@ def run_steps(config):
         sizes = [H * K, H * K, H * V, H * K]
         fused = torch.empty(tokens, sum(sizes), dtype=dtype, device="meta")
         q, k, v, raw_gate = (x.unflatten(-1, (H, -1)) for x in fused.split(sizes, dim=-1))
-        raw_beta = torch.empty(tokens, H, dtype=dtype, device="meta")
+        flat_beta = torch.empty(3 + tokens, H, dtype=dtype, device="meta")  # of a batch with 3 other tokens
         ints = torch.empty(4, 2 * rows + 8, dtype=torch.int32, device="meta").unbind()
         starts, slots, requests = ints[0][: num_rows + 1], ints[1][:num_rows], ints[2][:num_rows]
         layer_gate = GateParams(gate.A_log[1], gate.dt_bias[1], gate.lower_bound)
-        verify(q, k, v, raw_gate, raw_beta, states[1], records[1], layer_gate, starts, slots)
+        for raw_beta in (flat_beta[:tokens], flat_beta[3:]):
+            verify(q, k, v, raw_gate, raw_beta, states[1], records[1], layer_gate, starts, slots)
         for sampled, request_indices in ((ints[3][:num_rows], None), (ints[3], requests)):
             blocks = [None]
             if config.block_size:
@@ -90,8 +109,8 @@ def test_what_takes_recorded_keys_and_gates_is_compiled_where_that_is_asked_for(
 
 @pytest.mark.parametrize("arch", [80, 90, 100])
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
-def test_steps_launch_nothing_that_was_not_compiled(config, arch):
-    with planned_for(arch), noted_launches() as launches:
+def test_steps_launch_nothing_that_was_not_compiled(config, arch, launches):
+    with planned_for(arch):
         warm_up(config, "meta")
         warm = compiled(launches)
         launches.clear()
