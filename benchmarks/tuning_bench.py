@@ -27,7 +27,7 @@ from .tuning_journal import Candidate, Point
 from .tuning_problems import CHECKED_LAYERS, FORMS, PROBLEMS, case_of, digest
 from .tuning_space import SPACES
 
-TIMED: dict[str, tuple[Provider, str]] = {
+_TIMED: dict[str, tuple[Provider, str]] = {
     "verify": (RecoverSSMProvider(), "verify"),
     "full_state_verify": (FullStateProvider(), "verify"),
     "commit_state": (RecoverSSMProvider(), "commit_state"),
@@ -105,7 +105,7 @@ class DeviceBench:
 
     def _prepare_timing(self) -> tuple[Series, Sequence[Launched]]:
         """The series of the op, and the launches of its calls with their tensors."""
-        (provider, op), case = TIMED[self._point.op], case_of(self._point)
+        (provider, op), case = _TIMED[self._point.op], case_of(self._point)
         l2_bytes = int(torch.cuda.get_device_properties(self._device).L2_cache_size)
         needed, available = provider.needed_bytes(case, l2_bytes), available_bytes(self._device)
         if needed > available:

@@ -353,38 +353,6 @@ def compare(
         print_json(static_compare.as_json(found)) if as_json else static_compare.show(found, Console())
 
 
-@app.command("static-estimate", epilog="Example: python -m ci static-estimate out/tune/verify.journal")
-def static_estimate(
-    journal: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="Journal of ci tune (out/tune).")],
-    arch: Annotated[str, typer.Option(help="Architecture to estimate for; correlations mean something on its own.")] = (
-        "sm_90"
-    ),
-    out: Annotated[Path, typer.Option(help="Folder of figures and of what was compiled before.")] = Path("out/static"),
-    as_json: JsonFlag = False,
-) -> None:
-    """Hold a static estimate of time against the times of a tuning sweep. Needs no GPU.
-
-    0: judged, whatever came out; 2: no journal, or an unknown architecture; 3: no times, or fewer than 30 variants;
-    4: a variant that does not compile; 5: a missing tool.
-    """
-    with errors(as_json):
-        from . import static_estimate as estimates
-        from .processes import interruptible
-
-        try:
-            with interruptible():
-                code, found = estimates.compile_variants(journal, arch, out, Console(stderr=True))
-        except Interrupted as signal:
-            raise KeyboardInterrupt from signal
-        ranked = estimates.rank(found)
-        agreed = estimates.agreement(ranked)
-        if as_json:
-            print_json(estimates.as_json(found, ranked, agreed))
-        else:
-            estimates.show(found, ranked, agreed, Console())
-        raise typer.Exit(int(estimates.exit_code(code, agreed)))
-
-
 def _preview(facts: dict[str, Any], as_json: bool) -> NoReturn:
     from .preview import show
 

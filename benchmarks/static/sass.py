@@ -9,7 +9,6 @@ _INSTRUCTION = re.compile(
     r"^\s*/\*(?P<address>[0-9a-f]{4,})\*/\s+(?:@!?U?P\w+\s+)?(?P<opcode>[A-Z][A-Z0-9_.]*)(?P<rest>[^;]*);"
 )
 _CONSTANT_MOVE = re.compile(r"\s*\w+, -RZ, RZ,")  # HFMA2 R1, -RZ, RZ, 0, 1: how the compiler loads some constants
-_BRANCH_TARGET = re.compile(r".*?\b0x([0-9a-f]+)\s*$")
 _BARRIER_ID = re.compile(r"\s*(0x[0-9a-f]+|[A-Z]+\d*)")
 
 _CLASSES = (
@@ -43,15 +42,12 @@ class Instruction(NamedTuple):
     """One instruction; ``name`` is its class, None for integer arithmetic, moves and the like.
 
     ``width``: bytes per thread, of classes in ``_BY_WIDTH``. ``barrier``: which one, of the class of that name.
-    ``target``: address that a branch goes to; ``diverges``: only where threads of a warp part, which ours never do.
     """
 
     address: int
     name: str | None
     width: int | None
     barrier: str | None
-    target: int | None = None
-    diverges: bool = False
 
 
 LOCATED: dict[str, Callable[[Instruction], bool]] = {
@@ -73,15 +69,7 @@ def instructions(listing: str) -> Iterator[Instruction]:
         name = None if _CONSTANT_MOVE.match(match["rest"]) else class_of(stem)
         width = _width(suffixes) if name in _BY_WIDTH else None
         barrier = _BARRIER_ID.match(match["rest"]) if name == "barrier" else None
-        target = _BRANCH_TARGET.match(match["rest"]) if stem == "BRA" else None
-        yield Instruction(
-            int(match["address"], 16),
-            name,
-            width,
-            barrier[1] if barrier else None,
-            int(target[1], 16) if target else None,
-            "DIV" in suffixes,
-        )
+        yield Instruction(int(match["address"], 16), name, width, barrier[1] if barrier else None)
 
 
 def count_instructions(listing: str) -> dict[str, Any]:
@@ -89,8 +77,7 @@ def count_instructions(listing: str) -> dict[str, Any]:
 
     Returns:
         total (without padding), by_class (every class, 0 too), by_width of the classes in ``_BY_WIDTH`` (bytes per
-        thread, as strings, widest first), barrier_ids, how many hardware barriers are named, and in_loops, how many
-        stand in a loop.
+        thread, as strings, widest first), and barrier_ids, how many hardware barriers are named.
     """
     found = list(instructions(listing))
     counts = Counter(one.name for one in found)
@@ -101,24 +88,7 @@ def count_instructions(listing: str) -> dict[str, Any]:
         for name, numbers in by_width.items()
     }
     barriers = {one.barrier for one in found if one.barrier is not None}
-    return {
-        "total": len(found),
-        "by_class": by_class,
-        "by_width": widths,
-        "barrier_ids": len(barriers),
-        "in_loops": _count_in_loops(found),
-    }
-
-
-def _count_in_loops(found: list[Instruction]) -> int:
-    """Between a branch backwards and where it goes; what only parted threads run stands behind the code."""
-    end = min((one.target for one in found if one.diverges and one.target is not None), default=None)
-    loops = [
-        (one.target, one.address)
-        for one in found
-        if one.target is not None and one.target < one.address and (end is None or one.address < end)
-    ]
-    return sum(any(first <= one.address <= last for first, last in loops) for one in found)
+    return {"total": len(found), "by_class": by_class, "by_width": widths, "barrier_ids": len(barriers)}
 
 
 def class_of(stem: str) -> str | None:

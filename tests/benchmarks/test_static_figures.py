@@ -67,20 +67,6 @@ def test_classes_of_opcodes(opcode, expected):
     assert class_of(opcode) == expected
 
 
-def test_instructions_in_loops_are_between_a_branch_and_where_it_goes_back_to():
-    code = """
-        /*0000*/ MOV R1, R2 ;
-        /*0010*/ BRA.DIV UR4, 0x60 ;
-        /*0020*/ FADD R1, R1, R2 ;
-        /*0030*/ @!P0 BRA 0x20 ;
-        /*0040*/ @P1 BRA 0x50 ;
-        /*0050*/ EXIT ;
-        /*0060*/ BRA 0x20 ;
-        /*0070*/ BRA 0x70;
-    """
-    assert count_instructions(code)["in_loops"] == 2
-
-
 def test_spills_are_counted_by_width():
     counts = count_instructions(
         "/*0010*/ STL.64 [R1], R2 ;\n/*0020*/ @P0 LDL R2, [R1+0x4] ;\n/*0030*/ LDL.128 R4, [R1] ;"
