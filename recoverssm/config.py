@@ -3,8 +3,8 @@
 A refusal says why, and names what works instead, so that nothing runs with an option that is silently ignored.
 """
 
-import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from numbers import Integral
 from typing import get_args
 
 import torch
@@ -12,7 +12,7 @@ import torch
 from recoverssm.errors import ConfigError
 from recoverssm.layout import CacheMode, Placement
 from recoverssm.pages import ConvLayout, PageLayout
-from recoverssm.types import MAX_SPEC_QUERY_LEN, KDAShape, check_count
+from recoverssm.types import MAX_SPEC_QUERY_LEN, KDAShape, check_block_size, check_count, check_lower_bound
 
 STATE_DTYPES = (torch.float32, torch.bfloat16)
 ACTIVATION_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -33,7 +33,7 @@ class RecoverSSMConfig:
         activation_dtype: of q, k, v, raw gate and beta, and of the key and gate record.
         gate_lower_bound: negative for the bounded gate (Kimi-K3: -5), None for the unbounded one.
         cache_mode: "none" keeps the running state of a request; "align" also the states at block ends.
-        block_size: tokens of a block, any number of at least 1; goes with "align" alone.
+        block_size: tokens of a block, 1 to 2^20; goes with "align" alone.
         placement: records in "scratch", by speculative row, or in each slot's "page" (``page_layout``).
         conv_layout: "SD", a conv slot is [conv_state_len, 3HD], or "DS", it is [3HD, conv_state_len].
         tensor_parallel, pipeline_parallel: ranks. micro_batches: parts of a batch that are verified before the first
@@ -70,7 +70,12 @@ class RecoverSSMConfig:
         _check_counts(self)
         _check_numbers(self)
         _check_cache(self)
-        object.__setattr__(self, "cuda_graph_sizes", tuple(sorted(set(self.cuda_graph_sizes))))
+        object.__setattr__(self, "cuda_graph_sizes", tuple(sorted({int(size) for size in self.cuda_graph_sizes})))
+        object.__setattr__(self, "gate_lower_bound", check_lower_bound("gate_lower_bound", self.gate_lower_bound))
+        for name in (field.name for field in fields(self) if field.name != "debug"):
+            value = getattr(self, name)
+            if isinstance(value, Integral):
+                object.__setattr__(self, name, int(value))  # NumPy's, for example, are none of Triton's constants
 
     @property
     def spec_query_len(self) -> int:
@@ -127,6 +132,8 @@ def _check_counts(config: RecoverSSMConfig) -> None:
             f"tensor_parallel: expected a divisor of the {config.num_heads} heads, got {config.tensor_parallel}; a "
             "head's state is not split over ranks"
         )
+    if not isinstance(config.cuda_graph_sizes, tuple | list):
+        raise ConfigError(f"cuda_graph_sizes: expected a tuple of numbers of rows, got {config.cuda_graph_sizes!r}")
     for size in config.cuda_graph_sizes:
         check_count("cuda_graph_sizes", size, least=1)
         if size > config.max_num_requests:
@@ -153,11 +160,6 @@ def _check_numbers(config: RecoverSSMConfig) -> None:
             f"activation_dtype: expected bfloat16, float16 or float32, got {_name(config.activation_dtype)}; records "
             "keep key and gate as verify saw them"
         )
-    bound = config.gate_lower_bound
-    if bound is not None and not -math.inf < bound < 0:
-        raise ConfigError(
-            f"gate_lower_bound: expected a finite negative number, got {bound}; for the unbounded gate it is None"
-        )
 
 
 def _check_cache(config: RecoverSSMConfig) -> None:
@@ -176,12 +178,12 @@ def _check_cache(config: RecoverSSMConfig) -> None:
                 f"block_size: expected at least 1 token with cache_mode 'align', got {config.block_size}; it is the "
                 "block of the KDA cache group, not the smallest of all groups"
             )
-        check_count("block_size", config.block_size, least=1)
+        check_block_size(config.block_size)
     elif config.block_size is not None:
         raise ConfigError(
             f"block_size: expected None with cache_mode 'none', which has no blocks, got {config.block_size}"
         )
 
 
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+def _name(dtype: object) -> str:
+    return str(dtype).removeprefix("torch.") if isinstance(dtype, torch.dtype) else repr(dtype)

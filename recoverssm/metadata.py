@@ -10,6 +10,7 @@ Four index spaces meet here, and engines that adopted the method mostly failed b
 Nothing here waits for the device: a step is one copy of a few integers per row from pinned memory.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
@@ -189,9 +190,9 @@ class MetadataBuilder:
         )
         if not 0 <= lane < len(self._lanes):
             raise ArgumentError(f"lane: expected 0 to {len(self._lanes) - 1}, got {lane}")
-        if num_rows > self._config.max_num_requests:
+        if not 0 <= num_rows <= self._config.max_num_requests:
             raise ShapeError(
-                f"num_rows: expected at most max_num_requests={self._config.max_num_requests}, got {num_rows}"
+                f"num_rows: expected 0 to max_num_requests={self._config.max_num_requests}, got {num_rows}"
             )
         self._check(batch)
         if self._lanes[lane].owner is not None:
@@ -279,6 +280,9 @@ class MetadataBuilder:
 
     def _check(self, batch: RequestBatch) -> None:
         num_rows = len(batch.query_lens)
+        for name in ("query_lens", "num_drafts", "is_prefilling", "state_slots", "request_slots"):
+            if isinstance(getattr(batch, name), Tensor):
+                raise ArgumentError(f"batch.{name}: expected numbers on the host, got a tensor; pass its tolist()")
         for name in ("num_drafts", "is_prefilling", "state_slots", "request_slots"):
             if len(getattr(batch, name)) != num_rows:
                 raise ShapeError(
@@ -301,5 +305,5 @@ class MetadataBuilder:
 
 def _check_distinct(name: str, slots: Sequence[int]) -> None:
     if len(set(slots)) != len(slots):
-        repeated = next(slot for slot in slots if slots.count(slot) > 1)
+        repeated = next(slot for slot, count in Counter(slots).items() if count > 1)
         raise ArgumentError(f"{name}: expected a slot of its own for every row, got {repeated} twice")

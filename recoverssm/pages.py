@@ -13,7 +13,7 @@ from torch.utils.dlpack import from_dlpack
 
 from recoverssm.errors import ConfigError, DtypeError, ShapeError, StrideError
 from recoverssm.layout import CORRECTION_DTYPE, Placement
-from recoverssm.types import KDAShape, Records
+from recoverssm.types import KDAShape, Records, check_count
 
 ConvLayout = Literal["SD", "DS"]
 """Order of a conv slot: token-major [conv_state_len, 3HD], or channel-major [3HD, conv_state_len]."""
@@ -76,6 +76,7 @@ class PageLayout:
     page_bytes: int = 0
 
     def __post_init__(self) -> None:
+        check_count("page_bytes", self.page_bytes, least=0)
         if self.page_bytes == 0:
             object.__setattr__(self, "page_bytes", _round_up(self.used_bytes, PAGE_MULTIPLE))
         if self.page_bytes < self.used_bytes:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any, ClassVar
 
 import torch
@@ -19,12 +19,37 @@ MAX_SPEC_QUERY_LEN = 16
 """Longest verify window (1 + draft tokens) the kernels are built for."""
 
 
+MAX_BLOCK_SIZE = 1 << 20
+"""Kernels count tokens in int32, also those up to the end of a block that is not full."""
+
+
 def check_count(name: str, value: Any, *, least: int) -> None:
     """Raises ConfigError unless ``value`` is a whole number of at least ``least``."""
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise ConfigError(f"{name}: expected a whole number, got {value!r}")
     if value < least:
         raise ConfigError(f"{name}: expected at least {least}, got {value}")
+
+
+def check_block_size(value: Any) -> None:
+    """Raises ConfigError unless ``value`` is a number of tokens that a block can have."""
+    check_count("block_size", value, least=1)
+    if value > MAX_BLOCK_SIZE:
+        raise ConfigError(
+            f"block_size: expected at most {MAX_BLOCK_SIZE} tokens, got {value}; cache mode 'none' is without blocks"
+        )
+
+
+def check_lower_bound(name: str, value: Any) -> float | None:
+    """The bound of a gate as kernels take it. Raises ConfigError unless it is None or a finite negative number."""
+    if value is None or (type(value) is float and -math.inf < value < 0):
+        return value
+    bound = float(value) if isinstance(value, Real) else math.nan  # Triton would compile anew for whole numbers
+    if not -math.inf < bound < 0:
+        raise ConfigError(
+            f"{name}: expected a finite negative number, got {value!r}; for the unbounded gate it is None"
+        )
+    return bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +130,7 @@ class GateParams:
     lower_bound: float | None
 
     def __post_init__(self) -> None:
-        if self.lower_bound is not None and not -math.inf < self.lower_bound < 0:
-            raise ConfigError(f"lower_bound: expected a finite negative number or None, got {self.lower_bound}")
+        object.__setattr__(self, "lower_bound", check_lower_bound("lower_bound", self.lower_bound))
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,12 +166,8 @@ class CommitPlan:
 
 def max_boundaries(spec_query_len: int, block_size: int) -> int:
     """Boundaries that a window can cross: of T token counts in a row, at most ceil(T / block_size) end a block."""
-    _check_block_size(block_size)
+    check_block_size(block_size)
     return -(-spec_query_len // block_size)
-
-
-def _check_block_size(block_size: int) -> None:
-    check_count("block_size", block_size, least=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +177,7 @@ class AlignInputs:
     Attributes:
         num_computed: [B] int32, tokens of each request before the step.
         block_table: [B, C] int32, slot of each block of this group; entries behind the allocated columns are not read.
-        block_size: tokens per block of this table, any number: a window may cross several boundaries.
+        block_size: tokens per block of this table, 1 to 2^20: a window may cross several boundaries.
         running_columns: [B] int32, written: the column that holds the state of each request whose row is committed;
             others are left alone. None where the engine does not keep them on the device.
     """
@@ -168,7 +188,8 @@ class AlignInputs:
     running_columns: Tensor | None = None
 
     def __post_init__(self) -> None:
-        _check_block_size(self.block_size)
+        check_block_size(self.block_size)
+        object.__setattr__(self, "block_size", int(self.block_size))
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,6 +280,8 @@ class LayerTable:
         if not tensors:
             raise ShapeError(f"{name}: expected one tensor per layer, got none")
         first = tensors[0]
+        if first.dim() == 0:
+            raise ShapeError(f"{name}[0]: expected entries along a first dimension, got a single number")
         for layer, tensor in enumerate(tensors):
             if tensor.shape != first.shape:
                 raise ShapeError(

@@ -61,15 +61,13 @@ def warm_up(
     )
     q, v, raw_betas = zeros(1, H, K, dtype=dtype), zeros(1, H, V, dtype=dtype), zeros(2, 1, H, dtype=dtype)
     key = None if key_gate_recorded else q
-    # Of the second layer or token on, these two begin at multiples of 16 bytes with some numbers of heads alone.
-    layers = [
-        (q, key, v, key, raw_beta, states, records, GateParams(A_log, dt_bias[0], gate.lower_bound))
-        for raw_beta, A_log in product(raw_betas, A_logs)
-    ]
+    starts_of_verify = (False, True) if enable_pdl else (False,)
     starts, slots = zeros(rows + 1, dtype=torch.int32), zeros(rows, dtype=torch.int32)
     for num_rows in range(1, rows + 1):
         row_starts, row_slots = starts[: num_rows + 1], slots[:num_rows]
-        for layer, early in product(layers, (False, True) if enable_pdl else (False,)):
+        # Of the second token or layer on, these two begin at multiples of 16 bytes with some numbers of heads alone.
+        for raw_beta, A_log, early in product(raw_betas, A_logs, starts_of_verify):
+            layer = (q, key, v, key, raw_beta, states, records, GateParams(A_log, dt_bias[0], gate.lower_bound))
             verify(*layer, row_starts, row_slots, enable_pdl=early, key_gate_recorded=key_gate_recorded)
         blocks: list[AlignInputs | None] = [None]
         if config.block_size is not None:

@@ -245,6 +245,8 @@ def test_layers_must_agree():
 
     with pytest.raises(ShapeError, match=r"pool: expected one tensor per layer, got none"):
         LayerTable.of("pool", [])
+    with pytest.raises(ShapeError, match=r"pool\[0\]: expected entries along a first dimension, got a single number"):
+        LayerTable.of("pool", [torch.tensor(1.0)])
     with pytest.raises(ShapeError, match=r"pool\[1\]: expected \[3, 2, 32, 32\] as in layer 0, got \[2, 2, 32, 32\]"):
         LayerTable.of("pool", [first, first[:2]])
     with pytest.raises(DtypeError, match=r"pool\[1\]: expected torch\.float32 as in layer 0"):
@@ -373,7 +375,7 @@ def test_impossible_shapes_and_gates_are_refused_at_construction():
     with pytest.raises(ConfigError, match=r"num_heads: expected at least 1, got 0"):
         KDAShape(num_heads=0, spec_query_len=4)
     for lower_bound in (5.0, 0.0, float("nan"), float("-inf")):
-        with pytest.raises(ConfigError, match=r"lower_bound: expected a finite negative number or None, got"):
+        with pytest.raises(ConfigError, match=r"lower_bound: expected a finite negative number, got .* it is None"):
             GateParams(torch.zeros(1), torch.zeros(1, 1), lower_bound)
 
 

@@ -2,10 +2,11 @@
 
 import re
 
+import numpy as np
 import pytest
 import torch
 
-from recoverssm import ConfigError, KDAShape, RecoverSSMConfig, checks, config
+from recoverssm import AlignInputs, ConfigError, GateParams, KDAShape, RecoverSSMConfig, checks, config
 
 VALID = {"num_heads": 96, "draft_tokens": 7, "max_num_requests": 32}
 
@@ -30,12 +31,20 @@ REFUSED = {
     "fp16 states": ({"state_dtype": torch.float16}, "state_dtype: .* got float16; .* take bfloat16"),
     "fp64 activations": ({"activation_dtype": torch.float64}, "activation_dtype: .* got float64"),
     "bound of zero": ({"gate_lower_bound": 0.0}, "gate_lower_bound: .* got 0.0; for the unbounded gate it is None"),
+    "bound of a word": ({"gate_lower_bound": "-5"}, "gate_lower_bound: expected a finite negative number, got '-5'"),
+    "bound of a flag": ({"gate_lower_bound": True}, "gate_lower_bound: expected a finite negative number, got True"),
+    "dtype by name": ({"state_dtype": "float32"}, "state_dtype: expected float32 or bfloat16, got 'float32'"),
+    "one graph": ({"cuda_graph_sizes": 8}, "cuda_graph_sizes: expected a tuple of numbers of rows, got 8"),
     "bound without end": ({"gate_lower_bound": float("-inf")}, "gate_lower_bound: expected a finite"),
     "states at every block": ({"cache_mode": "all"}, "cache_mode: expected 'none' or 'align', got 'all'"),
     "align without blocks": ({"cache_mode": "align"}, "block_size: expected at least 1 token"),
     "align with blocks of nothing": (
         {"cache_mode": "align", "block_size": 0},
         "block_size: expected at least 1, got 0",
+    ),
+    "blocks that int32 cannot count": (
+        {"cache_mode": "align", "block_size": 1 << 31},
+        "block_size: expected at most 1048576 tokens, got 2147483648",
     ),
     "blocks without align": ({"block_size": 1536}, "block_size: expected None with cache_mode 'none'"),
     "unknown placement": ({"placement": "host"}, "placement: expected 'scratch' or 'page'"),
@@ -77,6 +86,23 @@ def test_what_works_is_accepted_and_kept(options):
     config = RecoverSSMConfig(**VALID | options)
 
     assert {name: getattr(config, name) for name in options} == options
+
+
+def test_numbers_are_kept_as_kernels_take_them():
+    """Triton takes no NumPy integers, and compiles anew for a bound that is a whole number."""
+    sizes = {name: np.int64(value) for name, value in VALID.items()}
+    config = RecoverSSMConfig(**sizes, cuda_graph_sizes=[np.int32(4)], gate_lower_bound=-5, conv_width=np.int64(3))
+    gates = [GateParams(torch.zeros(1), torch.zeros(1, 1), bound) for bound in (-5, np.float32(-5))]
+    blocks = AlignInputs(torch.zeros(1), torch.zeros(1, 1), np.int64(4))
+
+    assert {type(getattr(config, name)) for name in (*sizes, "conv_width")} == {int}
+    assert [type(x) for x in (*config.cuda_graph_sizes, blocks.block_size)] == [int, int]
+    assert [type(x) for x in (config.gate_lower_bound, *(gate.lower_bound for gate in gates))] == [float] * 3
+
+
+def test_pages_have_a_whole_number_of_bytes():
+    with pytest.raises(ConfigError, match=r"page_bytes: expected a whole number, got 1000000\.0"):
+        RecoverSSMConfig(**VALID, tensor_parallel=8).page_layout(1e6)
 
 
 def test_a_rank_has_its_share_of_the_heads_and_one_more_token_than_drafts():

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -207,6 +208,12 @@ def test_a_pipeline_has_buffers_for_each_of_its_stages():
         ({"state_slots": [1, NUM_SLOTS]}, ArgumentError, "batch.state_slots: expected slots below num_state_slots=64"),
         ({"state_slots": [3, 3]}, ArgumentError, "batch.state_slots: .* got 3 twice"),
         ({"request_slots": [5, 5]}, ArgumentError, "batch.request_slots: .* got 5 twice"),
+        ({"request_slots": np.array([5, 5])}, ArgumentError, "batch.request_slots: .* got 5 twice"),
+        (
+            {"state_slots": torch.tensor([3, 3])},
+            ArgumentError,
+            r"batch.state_slots: .* on the host, got a tensor; .* tolist\(\)",
+        ),
         ({"request_slots": [5, -1]}, ArgumentError, "batch.request_slots: expected at least 0"),
     ],
     ids=str,
@@ -236,8 +243,10 @@ def test_more_speculative_rows_than_records_are_refused_but_prefills_do_not_coun
     makes = builder(max_rows=2)
     with pytest.raises(ShapeError, match="at most max_num_requests=2 speculative rows, got 3"):
         makes.build(batch(DECODE, DECODE, DECODE))
-    with pytest.raises(ShapeError, match="num_rows: expected at most max_num_requests=2, got 3"):
+    with pytest.raises(ShapeError, match="num_rows: expected 0 to max_num_requests=2, got 3"):
         makes.build_dummy(3)
+    with pytest.raises(ShapeError, match="num_rows: expected 0 to max_num_requests=2, got -1"):
+        makes.build_dummy(-1)
 
     assert makes.build(batch(PREFILL, DECODE, PREFILL, DECODE)).num_spec_rows == 2
 
