@@ -22,8 +22,10 @@ _WINDOWS = {
     (8, 1.00): "DSpark, 7 drafts, long context of 131k where acceptance collapses (tokenspeed issue 1132)",
     (8, 3.78): "DSpark, 7 drafts, greedy draft (InferenceX golden acceptance length, SPEED-Bench coding)",
     (8, 3.84): "DSpark, 7 drafts, probabilistic draft and block rejection (InferenceX PR 2376)",
+    (8, 4.00): "7 drafts at the accepted count for which other projects' commits were measured (reports/peers.toml)",
     (8, 8.00): "7 drafts, all accepted: the most a commit can have to do",
     (9, 4.00): "DSpark, 8 drafts (InferenceX PR 2795, vLLM PR 56082)",
+    (16, 4.00): "15 drafts, the longest window there is",
 }
 _PLACEMENTS = {
     1: "Kimi-K3 with data and expert parallelism (TP1, as on GB300)",
@@ -110,6 +112,13 @@ SETS: dict[str, tuple[BenchCase, ...]] = {
         + _grid(16, (1, 32, 128), _DSPARK)
         + _grid(1, (1, 4, 16), _DSPARK)
         + _grid(8, (32,), [(1, 1.00)])
+    ),
+    # What docs/roofline.md holds against its bars.
+    "roofline": tuple(
+        _grid(8, (1, 8, 32, 48, 128), [(8, 4.00)])
+        + _grid(8, (32,), [(4, 4.00), (9, 4.00), (16, 4.00), (8, 1.00), (8, 8.00)])
+        + _grid(16, (64,), [(8, 4.00)])
+        + _grid(1, (4,), [(8, 4.00)])
     ),
 }
 

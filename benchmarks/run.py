@@ -31,7 +31,7 @@ app = CommandLine(add_completion=False, rich_markup_mode=None, pretty_exceptions
 
 @app.command(epilog=EXAMPLE)
 def run(
-    case_set: Annotated[str | None, typer.Option("--set", help="Set of cases: smoke, pr or nightly.")] = None,
+    case_set: Annotated[str | None, typer.Option("--set", help="Set of cases: smoke, pr, nightly or roofline.")] = None,
     out: Annotated[
         Path | None, typer.Option(help="JSON file of the record; its samples go beside it as Parquet.")
     ] = None,

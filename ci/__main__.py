@@ -65,7 +65,7 @@ def doctor(
 )
 def nightly(  # the options are the documentation
     case_set: Annotated[
-        str | None, typer.Option("--set", help="Set of cases: smoke, pr or nightly (benchmarks/cases.py).")
+        str | None, typer.Option("--set", help="Set of cases: smoke, pr, nightly or roofline (benchmarks/cases.py).")
     ] = None,
     pattern: Annotated[str, typer.Option("--case", metavar="GLOB", help="Only cases whose names match.")] = "*",
     show_list: Annotated[bool, typer.Option("--list", help="Print the cases (without --set of all) and end.")] = False,
@@ -297,7 +297,7 @@ def tune(
     epilog="Examples: python -m ci static --set smoke; python -m ci static --arch sm_90 --case '*_b32_*' --json"
 )
 def static(
-    case_set: Annotated[str, typer.Option("--set", help="Set of cases: smoke, pr or nightly.")] = "nightly",
+    case_set: Annotated[str, typer.Option("--set", help="Set of cases: smoke, pr, nightly or roofline.")] = "nightly",
     pattern: Annotated[str, typer.Option("--case", metavar="GLOB", help="Only cases whose names match.")] = "*",
     arch: Annotated[str, typer.Option(help="Architectures, by commas.")] = "sm_90,sm_100,sm_103",
     out: Annotated[Path, typer.Option(help="Folder of the report and of what was compiled before.")] = Path(

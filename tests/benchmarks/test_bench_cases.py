@@ -32,7 +32,15 @@ def test_smaller_sets_hold_nothing_that_the_nightly_set_lacks():
     assert len(SETS["smoke"]) == 6
 
 
-@pytest.mark.parametrize("case", SETS["nightly"], ids=str)
+def test_the_roofline_set_has_windows_of_every_padding_and_as_many_request_heads_by_three_splits():
+    shapes = {(case.shape.num_heads, case.num_requests) for case in SETS["roofline"]}
+
+    assert len(SETS["roofline"]) == 24
+    assert {case.shape.spec_query_len for case in SETS["roofline"]} == {4, 8, 9, 16}
+    assert [heads * requests for heads, requests in sorted(shapes)].count(384) == 3
+
+
+@pytest.mark.parametrize("case", [*SETS["nightly"], *SETS["roofline"]], ids=str)
 def test_a_case_says_what_its_name_says(case):
     record = case.to_record()
 
@@ -51,7 +59,7 @@ def test_a_pattern_selects_in_the_order_of_the_set():
 
 
 def test_an_unknown_set_is_refused_with_the_known_ones():
-    with pytest.raises(UnknownNameError, match=r"--set: expected one of smoke, pr, nightly, got 'nighly'"):
+    with pytest.raises(UnknownNameError, match=r"--set: expected one of smoke, pr, nightly, roofline, got 'nighly'"):
         select("nighly")
 
 
