@@ -157,7 +157,9 @@ class PageLayout:
 
 def _apart(piece: Tensor) -> Tensor:
     """The same memory behind a storage of its own: torch compiles no writes to one storage by views of two dtypes."""
-    return piece if piece.device.type == "meta" else from_dlpack(piece)
+    if piece.device.type == "meta":
+        return piece
+    return from_dlpack(piece).as_strided(piece.shape, piece.stride())  # DLPack may tell other strides of sizes of 1
 
 
 def _round_up(value: int, multiple: int) -> int:

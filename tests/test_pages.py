@@ -61,6 +61,15 @@ def test_without_a_size_pages_are_as_far_apart_as_the_fast_kernels_need(head, dr
     assert all(piece.offset % 16 == 0 for piece in layout.pieces)
 
 
+def test_one_page_is_as_long_as_one_of_many():
+    """Kernels are compiled for distances, and ``warm_up`` has one page."""
+    layout = RecoverSSMConfig(**SMALL | {"num_heads": 1}, conv_width=2).page_layout()
+    states, convs, records = layout.views(torch.zeros(1, layout.page_bytes, dtype=torch.uint8))
+
+    for tensor in (states, convs, records.correction, records.key_gate):
+        assert tensor.stride(0) * tensor.element_size() == layout.page_bytes
+
+
 def test_what_is_no_page_is_refused():
     layout = RecoverSSMConfig(**SMALL).page_layout()
     size = layout.page_bytes
