@@ -71,4 +71,4 @@ def test_json_has_the_exit_code_and_the_report(monkeypatch, tmp_path):
 def test_an_unknown_set_is_wrong_usage(tmp_path):
     ended = CliRunner().invoke(app, ["static", "--set", "everything", "--out", str(tmp_path)])
     assert ended.exit_code == Exit.USAGE
-    assert "expected one of smoke, pr, nightly" in ended.stderr
+    assert "expected one of smoke, pr, nightly, roofline" in ended.stderr
