@@ -140,11 +140,7 @@ class PageLayout:
                     f"multiples of {PAGE_MULTIPLE} are fastest"
                 )
         found = {
-            piece.name: _apart(
-                pages[:, piece.offset : piece.offset + piece.num_bytes]
-                .view(piece.dtype)
-                .view(pages.shape[0], *piece.shape)
-            )
+            piece.name: _apart(pages[:, piece.offset : piece.offset + piece.num_bytes].view(piece.dtype), piece.shape)
             for piece in self.pieces
         }
         conv_state = found["conv_state"]
@@ -155,11 +151,14 @@ class PageLayout:
         )
 
 
-def _apart(piece: Tensor) -> Tensor:
-    """The same memory behind a storage of its own: torch compiles no writes to one storage by views of two dtypes."""
-    if piece.device.type == "meta":
-        return piece
-    return from_dlpack(piece).as_strided(piece.shape, piece.stride())  # DLPack may tell other strides of sizes of 1
+def _apart(pages: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Elements [P, n] as [P, *shape], the same memory behind a storage of its own.
+
+    Torch compiles no writes to one storage by views of two dtypes.
+    """
+    memory = pages if pages.device.type == "meta" else from_dlpack(pages)
+    inner = torch.empty(shape, device="meta").stride()
+    return memory.as_strided((pages.shape[0], *shape), (pages.stride(0), *inner))  # DLPack may forget that of one page
 
 
 def _round_up(value: int, multiple: int) -> int:

@@ -155,6 +155,7 @@ class PagedStep:
 
         u_tol = U_TOL[self.config.state_dtype]
         activations, states = (tol(x, self.device) for x in (self.config.activation_dtype, self.config.state_dtype))
+        activations = max(activations, torch.finfo(self.config.activation_dtype).eps)  # 48 outputs have no usual norm
         for layer, want, before_layer in zip(self.layers, expected, before, strict=True):
             assert_matches("state", layer.checkpoint_state, want.checkpoint_state, states)
             assert not torch.equal(layer.checkpoint_state[3], before_layer[3])
