@@ -7,7 +7,7 @@ probes; how tokens meet each other is a small matrix, and corrections follow by 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
-from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, warpgroup_mma, warpgroup_mma_wait
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared
 
 from recoverssm.kernels.coupling import (
     add,
@@ -15,137 +15,14 @@ from recoverssm.kernels.coupling import (
     block_sums,
     columns,
     coupling_sums,
-    halves,
     left_fragments,
     rows,
     split_tokens,
     tf32_parts,
 )
 from recoverssm.kernels.gate import softplus
-from recoverssm.kernels.gluon_compat import async_load, gdc_launch_dependents, gdc_wait, thread_barrier
-
-
-@gluon.jit
-def _channel(i, ITEM_BITS: gl.constexpr):
-    """Which channel stands at place i of the operands, so that 16-byte loads of the state are fragments of it."""
-    if ITEM_BITS == 32:
-        return (i & ~15) | ((i & 3) << 2) | ((i >> 2) & 3)
-    else:
-        return (i & ~31) | (((i >> 1) & 3) << 3) | (((i >> 3) & 3) << 1) | (i & 1)
-
-
-@gluon.jit
-def _as_fragments(x, layout: gl.constexpr):
-    """The state [R, K] as loaded, its channels renamed by ``_channel``: no instruction."""
-    R: gl.constexpr = x.shape[0]
-    K: gl.constexpr = x.shape[1]
-    if x.dtype == gl.float32:
-        x = gl.permute(gl.reshape(x, [R, K // 16, 4, 4]), (0, 1, 3, 2))
-    else:
-        x = gl.permute(gl.reshape(x, [R, K // 32, 4, 4, 2]), (0, 1, 3, 2, 4))
-    return gl.convert_layout(gl.reshape(x, [R, K]), layout, assert_trivial=True)
-
-
-@gluon.jit
-def _copy_tokens(x_s, head_ptr, stride, query_len, layout: gl.constexpr):
-    """Begin to copy a row's tokens of a head to x_s [T, N], zeros where there is none; they begin at whole 16 bytes."""
-    offs_t = gl.arange(0, x_s.shape[0], gl.SliceLayout(1, layout))[:, None]
-    offs_n = gl.arange(0, x_s.shape[1], gl.SliceLayout(0, layout))[None, :]
-    async_load(x_s, gl.multiple_of(head_ptr + offs_t * stride + offs_n, (1, 16)), mask=offs_t < query_len)
-
-
-@gluon.jit
-def _load_places(x_s, ITEM_BITS: gl.constexpr, layout: gl.constexpr):
-    """Activations [T, K] from shared memory, their channels in the order of ``_channel``."""
-    T: gl.constexpr = x_s.shape[0]
-    K: gl.constexpr = x_s.shape[1]
-    if ITEM_BITS == 32:
-        four: gl.constexpr = gl.BlockedLayout([T, 1, 1, 1], [1, 2, 4, 4], [1, 4, 1, 1], [3, 2, 1, 0])
-        x = x_s.reshape([T, K // 16, 4, 4]).permute((0, 1, 3, 2)).load(four)
-    else:
-        five: gl.constexpr = gl.BlockedLayout([T, 1, 1, 1, 1], [1, 1, 4, 4, 2], [1, 4, 1, 1, 1], [4, 3, 2, 1, 0])
-        x = x_s.reshape([T, K // 32, 4, 4, 2]).permute((0, 1, 3, 2, 4)).load(five)
-    return gl.convert_layout(gl.reshape(x, [T, K]), layout, assert_trivial=True)
-
-
-@gluon.jit
-def _load_chunk(state_ptrs, I: gl.constexpr, K: gl.constexpr, KK: gl.constexpr):
-    """Chunk I of the state: 64 value rows, KK channels; chunks go along the channels first."""
-    ptrs = state_ptrs + ((I // (K // KK)) * 64 * K + (I % (K // KK)) * KK)
-    return gl.load(ptrs, eviction_policy="evict_first")  # nobody reads it again before the L2 has seen all layers
-
-
-@gluon.jit
-def _prefetch(state_ptr, offset, first_row, FIRST: gl.constexpr, END: gl.constexpr, K: gl.constexpr):
-    """Ask for rows FIRST to END behind first_row of the state at offset to come to the L2; nobody waits."""
-    LINE: gl.constexpr = 128 * 8 // state_ptr.dtype.element_ty.primitive_bitwidth
-    lines = gl.arange(0, (END - FIRST) * K // LINE, gl.BlockedLayout([1], [32], [4], [0])) * LINE
-    ptrs = state_ptr + offset + first_row * K + (FIRST * K + lines)
-    gl.inline_asm_elementwise(
-        "prefetch.global.L2 [$1]; mov.b32 $0, 0;", "=r,l", [ptrs.to(gl.int64)], dtype=gl.int32, is_pure=False, pack=1
-    )
-
-
-@gluon.jit
-def _probe_slice(
-    chunks,
-    probes_s,
-    third_s,
-    state_ptrs,
-    I: gl.constexpr,
-    TP: gl.constexpr,
-    KC: gl.constexpr,
-    AHEAD: gl.constexpr,
-    NUM_SLICES: gl.constexpr,
-):
-    """The products of value rows 64 I to 64 I + 63 with all probes, [64, 2 TP] fp32, and the chunks that follow.
-
-    The parts of a probe lie side by side in probes_s, so that one instruction multiplies both. A chunk that the tensor
-    cores are done with makes room for the next one.
-    """
-    FP32: gl.constexpr = chunks[0].dtype == gl.float32
-    KK: gl.constexpr = chunks[0].shape[1]
-    wide: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 4 * TP, 8 if FP32 else 16])
-    narrow: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 2 * TP, 8 if FP32 else 16])
-    a_wide: gl.constexpr = gl.DotOperandLayout(0, wide, 1 if FP32 else 2)
-    a_narrow: gl.constexpr = gl.DotOperandLayout(0, narrow, 1 if FP32 else 2)
-    both = gl.zeros([64, 4 * TP], gl.float32, wide)
-    small = gl.zeros([64, 2 * TP], gl.float32, narrow)
-    for j in gl.static_range(KC):
-        chunk = chunks[I * KC + j]
-        places = probes_s.slice(j * KK, KK, dim=1)
-        if FP32:
-            lead, rest = tf32_parts(chunk)
-            both = warpgroup_mma(
-                _as_fragments(lead, a_wide), places.permute((1, 0)), both, use_acc=j > 0, is_async=True
-            )
-            small = warpgroup_mma(
-                _as_fragments(rest, a_narrow),
-                places.slice(0, 2 * TP, dim=0).permute((1, 0)),
-                small,
-                use_acc=j > 0,
-                is_async=True,
-            )
-            both, small = warpgroup_mma_wait(0, deps=(both, small))
-        else:
-            both = warpgroup_mma(
-                _as_fragments(chunk, a_wide), places.permute((1, 0)), both, use_acc=j > 0, is_async=True
-            )
-            small = warpgroup_mma(
-                _as_fragments(chunk, a_narrow),
-                third_s.slice(j * KK, KK, dim=1).permute((1, 0)),
-                small,
-                use_acc=j > 0,
-                is_async=True,
-            )
-            if I + AHEAD < NUM_SLICES or j + 1 == KC:
-                both, small = warpgroup_mma_wait(0, deps=(both, small))
-        if I + AHEAD < NUM_SLICES:
-            chunks = chunks + (_load_chunk(state_ptrs, (I + AHEAD) * KC + j, KK * KC, KK),)
-    lead_sum, rest_sum = halves(both)
-    lead_sum = gl.convert_layout(lead_sum, narrow, assert_trivial=True)
-    rest_sum = gl.convert_layout(rest_sum, narrow, assert_trivial=True)
-    return lead_sum + (rest_sum + small), chunks
+from recoverssm.kernels.gluon_compat import gdc_launch_dependents, gdc_wait, thread_barrier
+from recoverssm.kernels.probes import channel, copy_tokens, load_chunk, load_places, prefetch, probe_slice
 
 
 @gluon.jit
@@ -247,7 +124,7 @@ def _verify_wgmma_kernel(
     # A thread owns a channel: [TP, K]. Its gate is in DRAM: asked for before the state, it does not queue behind that.
     own_channel: gl.constexpr = gl.BlockedLayout([TP, 1], [1, 32], [1, 4], [1, 0])
     if GATE_FIRST:
-        channels = _channel(gl.arange(0, K, gl.SliceLayout(0, own_channel)), ITEM_BITS)
+        channels = channel(gl.arange(0, K, gl.SliceLayout(0, own_channel)), ITEM_BITS)
         dt_bias = gl.load(dt_bias_ptr + pid_h * K + channels)[None, :]
         A_log = gl.load(A_log_ptr + pid_h)
     slot = gl.load(state_indices_ptr + row).to(gl.int64)
@@ -277,13 +154,13 @@ def _verify_wgmma_kernel(
     chunks = ()
     if PDL or not STAGED:
         for i in gl.static_range(AHEAD * KC):
-            chunks = chunks + (_load_chunk(state_ptrs, i, K, KK),)
+            chunks = chunks + (load_chunk(state_ptrs, i, K, KK),)
     if PDL:
         # Nothing above is written during a step. Every program waits: who waits for us has then waited for all before.
         gdc_wait()
 
     offs_t = gl.arange(0, TP, gl.SliceLayout(1, own_channel))[:, None]
-    offs_k = _channel(gl.arange(0, K, gl.SliceLayout(0, own_channel)), ITEM_BITS)[None, :]
+    offs_k = channel(gl.arange(0, K, gl.SliceLayout(0, own_channel)), ITEM_BITS)[None, :]
     mask_t = offs_t < query_len
     head_k = pid_h * K
     q_head_ptr = q_ptr + first_token * stride_q_token + head_k
@@ -321,16 +198,16 @@ def _verify_wgmma_kernel(
         key_s = gl.allocate_shared_memory(k_ptr.dtype.element_ty, [TP, K], plain)
         query_s = gl.allocate_shared_memory(q_ptr.dtype.element_ty, [TP, K], plain)
         gate_s = gl.allocate_shared_memory(raw_gate_ptr.dtype.element_ty, [TP, K], plain)
-        _copy_tokens(gate_s, gate_head_ptr, stride_gate_token, query_len, vectors)
-        _copy_tokens(key_s, k_head_ptr, stride_k_token, query_len, vectors)
-        _copy_tokens(query_s, q_head_ptr, stride_q_token, query_len, vectors)
-        _copy_tokens(values_s, v_head_ptr, stride_v_token, query_len, of_values)
+        copy_tokens(gate_s, gate_head_ptr, stride_gate_token, query_len, vectors)
+        copy_tokens(key_s, k_head_ptr, stride_k_token, query_len, vectors)
+        copy_tokens(query_s, q_head_ptr, stride_q_token, query_len, vectors)
+        copy_tokens(values_s, v_head_ptr, stride_v_token, query_len, of_values)
         async_copy.commit_group()
         if not PDL:
             for i in gl.static_range(AHEAD * KC):
-                chunks = chunks + (_load_chunk(state_ptrs, i, K, KK),)
+                chunks = chunks + (load_chunk(state_ptrs, i, K, KK),)
         if PREFETCH:
-            _prefetch(state_ptr, slot * stride_state_slot, pid_h * V + pid_v * BV, AHEAD * 64, BV, K)
+            prefetch(state_ptr, slot * stride_state_slot, pid_h * V + pid_v * BV, AHEAD * 64, BV, K)
         thread_barrier()  # the assembler would move the state's loads behind the probes
         async_copy.wait_group(0)
         thread_barrier()
@@ -350,9 +227,9 @@ def _verify_wgmma_kernel(
         gl.store(key_gate_ptrs, key_n, mask_n, eviction_policy="evict_last")
         gl.store(key_gate_ptrs + K, gate_n, mask_n, eviction_policy="evict_last")
     if STAGED:
-        key = _load_places(key_s, ITEM_BITS, own_channel)
-        raw_gate = _load_places(gate_s, ITEM_BITS, own_channel)
-        query = _load_places(query_s, ITEM_BITS, own_channel)
+        key = load_places(key_s, ITEM_BITS, own_channel)
+        raw_gate = load_places(gate_s, ITEM_BITS, own_channel)
+        query = load_places(query_s, ITEM_BITS, own_channel)
     else:
         values_s.store(value_n)
 
@@ -440,7 +317,7 @@ def _verify_wgmma_kernel(
     probe_scale_s.store(below(beta * key_scale, out_scale))
     fence_async_shared()
     if PREFETCH and not STAGED:
-        _prefetch(state_ptr, slot * stride_state_slot, pid_h * V + pid_v * BV, AHEAD * 64, BV, K)
+        prefetch(state_ptr, slot * stride_state_slot, pid_h * V + pid_v * BV, AHEAD * 64, BV, K)
 
     if not STAGED:
         sums_s = gl.allocate_shared_memory(gl.float32, [4, 2 * TP, NUM_RIGHT], flat3)
@@ -493,7 +370,7 @@ def _verify_wgmma_kernel(
     for i in gl.static_range(NUM_SLICES):
         if i + 1 == NUM_SLICES:
             value = values_s.permute((1, 0)).load(own_rows)
-        products, chunks = _probe_slice(chunks, probes_s, third_s, state_ptrs, i, TP, KC, AHEAD, NUM_SLICES)
+        products, chunks = probe_slice(chunks, probes_s, third_s, state_ptrs, i, TP, KC, AHEAD, NUM_SLICES)
         if STAGED:
             kept = kept + (products,)
         else:
