@@ -47,8 +47,8 @@ def sizes_of(form):
 
 def boundaries_of(rows, device):
     """From a list of (length, slot) a row, all equally long."""
-    lens, slots = zip(*(zip(*row, strict=True) for row in rows), strict=True)
-    return Boundaries(int32(lens, device), int32(slots, device))
+    pairs = int32(rows, device).view(len(rows), -1, 2)
+    return Boundaries(*(part.contiguous() for part in pairs.unbind(-1)))
 
 
 # --- one commit of hand-made boundaries
@@ -130,6 +130,16 @@ def test_boundaries_have_the_bits_of_shorter_commits_and_final_states_those_of_c
     assert torch.equal(bits[FINALS], finals)
     for slot, row, length in [(10, 0, 1), (11, 0, 5), (12, 1, 3), (13, 3, 1), (15, 5, 4), (7, 5, 7)]:
         assert torch.equal(bits[slot], at_lengths[length][row]), (row, length)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_no_room_for_boundaries_is_as_good_as_none(form, device, monkeypatch):
+    window, other = make_window(form, device), make_window(form, device)
+
+    commit(window, form, plan_of(window), monkeypatch, boundaries_of([[]] * 7, device))
+    commit(other, form, plan_of(other), monkeypatch)
+
+    assert torch.equal(*(storage_bits(each.checkpoint_states[0]) for each in (window, other)))
 
 
 @pytest.mark.parametrize("form", FORMS)
