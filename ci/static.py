@@ -76,6 +76,8 @@ def compile_static(
 ) -> tuple[Exit, dict[str, Any]]:
     """Compile in a process of its own; returns its exit code and report, which is also in ``folder``.
 
+    What the process says last is printed once: as the error, where it leaves no report.
+
     Args:
         patterns: globs that a case must match, all of them. more: further options.
     Raises:
@@ -88,14 +90,18 @@ def compile_static(
     selected = ["--set", case_set, *globs, "--arch", archs, *more]
     places = ["--out", str(report), "--cache", str(report.parent / "cache")]
     env = Gpu(CPU, "").child_env({name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"})
+    said: list[str] = []
 
     def say(line: str) -> None:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        for earlier in said:
+            _print(console, earlier)
+        said[:] = [line]
 
     ended = run_child([*program, *selected, *places], env=env, cwd=ROOT, cap_s=cap_s, on_line=say)
     if not report.exists():
-        said = ended.tail[-1] if ended.tail else ended.describe(cap_s)
-        raise _ERRORS.get(ended.code, BrokenEnvironmentError)(said)
+        raise _ERRORS.get(ended.code, BrokenEnvironmentError)(said[0] if said else ended.describe(cap_s))
+    for line in said:
+        _print(console, line)
     return Exit(ended.code), json.loads(report.read_text(encoding="utf-8"))
 
 
@@ -105,15 +111,18 @@ def read_report(path: Path, asked: str = "--base") -> dict[str, Any]:
     Raises:
         UsageError: the file is none. MissingDataError: it is of another version of this program.
     """
+    anew = "python -m ci static --out FOLDER writes FOLDER/report.json"
     try:
         report = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{asked}: {path}: expected a report of ci static: {error}") from error
+    except OSError as error:
+        raise UsageError(f"{asked}: {path}: expected a report of ci static, got {error.strerror}", anew) from error
+    except ValueError as error:
+        raise UsageError(f"{asked}: {path}: expected a report of ci static, got no JSON: {error}", anew) from error
     if not isinstance(report, dict) or not {"schema_version", "kernels", "compiler", "num_launches"} <= report.keys():
-        raise UsageError(f"{asked}: {path}: expected a report of ci static")
+        raise UsageError(f"{asked}: {path}: expected a report of ci static, got other JSON", anew)
     if report["schema_version"] != SCHEMA_VERSION:
-        found = f"a report of version {report['schema_version']}, and {SCHEMA_VERSION} is needed"
-        raise MissingDataError(f"{asked}: {path}: {found}", "compile it anew: python -m ci static --out FOLDER")
+        found = f"expected a report of version {SCHEMA_VERSION}, got {report['schema_version']}"
+        raise MissingDataError(f"{asked}: {path}: {found}", anew)
     return report
 
 
@@ -136,12 +145,13 @@ def show(report: Mapping[str, Any], console: Console) -> None:
         _print(console, LEGEND)
     counts = Counter(entry["arch"] for entry in report["kernels"] if entry["figures"])
     totals = ", ".join(f"{number} for {arch}" for arch, number in counts.items())
-    versions = "; ".join(f"{arch} ptxas {version}" for arch, version in report["compiler"]["ptxas"].items())
-    _print(
-        console, f"{len(rows)} kernels compiled: {totals or 'none'}; Triton {report['compiler']['triton']}; {versions}"
-    )
+    versions = [f"{arch} ptxas {version}" for arch, version in report["compiler"]["ptxas"].items()]
+    compilers = "; ".join((f"Triton {report['compiler']['triton']}", *versions))
+    _print(console, f"{len(rows)} kernels compiled: {totals or 'none'}; {compilers}")
     for line in report.get("regressions", ()):
         _print(console, f"regressed: {line}")
+    if report.get("regressions") == []:
+        _print(console, "nothing is worse than in --base")
     for line in problems(report):
         _print(console, f"problem: {line}")
 

@@ -19,8 +19,9 @@ PROGRAM = (sys.executable, "-m", "tests.ci.fake_static")
 def compiled(tmp_path, monkeypatch):
     monkeypatch.setenv("TRITON_INTERPRET", "1")
 
-    def run(case_set="smoke"):
-        return static.compile_static(case_set, "*", "sm_90", tmp_path, Console(file=io.StringIO()), PROGRAM)
+    def run(case_set="smoke", console=None):
+        console = console or Console(file=io.StringIO())
+        return static.compile_static(case_set, "*", "sm_90", tmp_path, console, PROGRAM)
 
     return run
 
@@ -53,10 +54,22 @@ def test_kernels_are_lines_and_what_could_not_be_had_is_named(compiled):
     assert "problem: sm_90 conv b2 (one): does not compile: SIGABRT: LLVM ERROR" in lines
 
 
-def test_without_a_report_the_last_word_is_the_error(compiled, tmp_path):
+def test_that_nothing_is_worse_is_said_and_an_unknown_architecture_leaves_no_compiler(compiled):
+    report = compiled()[1] | {"kernels": [], "regressions": [], "compiler": {"triton": "3.6.0", "ptxas": {}}}
+    text = io.StringIO()
+    static.show(report, Console(file=text))
+    assert text.getvalue().splitlines()[:2] == [
+        "0 kernels compiled: none; Triton 3.6.0",
+        "nothing is worse than in --base",
+    ]
+
+
+def test_without_a_report_the_last_word_is_the_error_and_said_once(compiled, tmp_path):
     compiled()
+    progress = io.StringIO()
     with pytest.raises(BrokenEnvironmentError, match="--set: expected one of smoke"):
-        compiled("unknown")
+        compiled("unknown", Console(file=progress))
+    assert progress.getvalue() == ""
     assert not (tmp_path / static.REPORT).exists()  # an old one would be taken for this one
 
 

@@ -100,5 +100,8 @@ def test_the_command_takes_files_and_folders_and_refuses_the_rest(tmp_path):
     told = ran("--static", tmp_path, tmp_path / "report.json", "--json")
     assert told.exit_code == Exit.PASS
     assert json.loads(told.stdout)["kernels"][0]["same_binary"]
-    assert ran("--static", tmp_path, tmp_path / "none.json").exit_code == Exit.USAGE
+    missing = ran("--static", tmp_path, tmp_path / "none.json")
+    assert missing.exit_code == Exit.USAGE
+    assert "none.json: expected a report of ci static, got No such file" in missing.output
+    assert "next: python -m ci static --out FOLDER writes FOLDER/report.json" in missing.output
     assert ran(tmp_path, tmp_path).exit_code == Exit.USAGE

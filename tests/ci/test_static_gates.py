@@ -116,5 +116,5 @@ def test_a_base_that_is_no_report_is_wrong_usage(tmp_path):
 
 def test_a_base_of_another_version_is_missing(tmp_path):
     (tmp_path / "base.json").write_text('{"schema_version": 1, "kernels": [], "compiler": {}, "num_launches": {}}')
-    with pytest.raises(MissingDataError, match="of version 1, and 2 is needed"):
+    with pytest.raises(MissingDataError, match="expected a report of version 2, got 1"):
         read_report(tmp_path / "base.json")
