@@ -87,7 +87,7 @@ TERMS: Mapping[str, str] = MappingProxyType(
         "layer_bytes.correction": "u of T tokens, fp32: H x T x V",
         "layer_bytes.key_gate": "key and raw gate of T tokens: H x T x 2K",
         "capacity.kda_page_bytes": "what one slot holds of these",
-        "capacity.block_tokens": "grown until an attention page holds a KDA page, unless given",
+        "capacity.block_tokens": "grown until an attention page holds a KDA page, unless given; 0: no attention layers",
         "capacity.page_bytes": "one layer; all cache groups share it",
         "capacity.blocks_per_request": "ceil(length / tokens of a block), and the states of each KDA group",
         "capacity.pool_bytes": "the part of the budget that is cut into blocks",

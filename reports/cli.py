@@ -80,7 +80,8 @@ def build(
         typer.echo("notice: no night is recorded in these stores; the page says so", err=True)
     elif not built.num_gpu_nights:
         typer.echo("notice: no GPU night is recorded in these stores; the page shows the CPU alone", err=True)
-    nights = f"{_nights(built.num_gpu_nights, 'GPU')}, {_nights(built.num_cpu_nights, 'CPU')}"
+    kinds = {"GPU": built.num_gpu_nights, "CPU": built.num_cpu_nights, "compiled": built.num_compiled_nights}
+    nights = ", ".join(_nights(number, kind) for kind, number in kinds.items())
     typer.echo(f"{nights}, {built.num_files} files", err=True)
     typer.echo(built.index)
     if history.damaged:

@@ -40,6 +40,7 @@ class Built:
     index: Path
     num_gpu_nights: int
     num_cpu_nights: int
+    num_compiled_nights: int
     num_files: int
 
 
@@ -61,9 +62,9 @@ def build_site(history: History, out: Path, *, raw: bool = True) -> Built:
     (out / "schema.json").write_text(json.dumps(json_schema(), indent=1) + "\n")
     index = out / "index.html"
     index.write_text(_render(history, views, cpu, compiled, raw=raw), encoding="utf-8")
-    gpu_nights = sum(len(history.of(view.model)) for view in views)
+    gpu_nights, compiled_nights = (sum(len(history.of(view.model)) for view in some) for some in (views, compiled))
     files = sum(path.is_file() for path in out.rglob("*"))
-    return Built(index, gpu_nights, len(history.of(CPU)), files)
+    return Built(index, gpu_nights, len(history.of(CPU)), compiled_nights, files)
 
 
 def _claim(out: Path) -> None:

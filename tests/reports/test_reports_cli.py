@@ -22,7 +22,7 @@ def test_build_prints_the_path_of_the_page(golden_store, tmp_path):
 
     assert code == 0
     assert str(tmp_path / "site" / "index.html") in output
-    assert "5 GPU nights, 1 CPU night," in output
+    assert "5 GPU nights, 1 CPU night, 0 compiled nights, " in output
 
 
 def test_build_of_an_empty_store_passes_with_a_notice(tmp_path):

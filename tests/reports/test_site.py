@@ -75,7 +75,11 @@ def test_what_was_compiled_has_a_section_of_its_own_and_is_no_gpu(tmp_path):
     history = read_stores([str(tmp_path / "store")])
     assert (history.gpu_models(), history.archs()) == (["nvidia-h200"], ["sm_103"])
 
-    page = build(tmp_path / "store", tmp_path / "site")
+    from reports.site import build_site
+
+    built = build_site(history, tmp_path / "site")
+    assert (built.num_gpu_nights, built.num_cpu_nights, built.num_compiled_nights) == (1, 0, 1)
+    page = built.index.read_text()
     section = page[page.index('<section id="sm_103"') :]
     (row,) = re.findall(rf'<tr data-case="{HEADLINE}".*?</tr>', section, flags=re.S)
     shown = re.findall(r'<td class="number[^>]*>([^<]*)</td>', row)
