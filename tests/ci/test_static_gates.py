@@ -60,7 +60,7 @@ def test_each_planted_regression_is_caught_by_its_gate_with_its_line(reports):
         ("conv", "3 16-byte loads became 0", r"conv\.py:\d+ of the base: history = tl\.load\(.*\)"),
         ("commit_state", "0 loads and stores of spilled registers became", r"commit_state_async\.py:\d+: .*"),
         ("commit_state", "0 bytes of stack became", r"commit_state_async\.py:\d+: .*"),
-        ("verify", "tensor-core instructions became 0", r"verify_wgmma\.py:\d+ of the base: .*"),
+        ("verify", "tensor-core instructions became 0", r"probes\.py:\d+ of the base: .*"),
     ):
         named = re.compile(rf"sm_90 recoverssm/{op}: .*{words}.* \(recoverssm/kernels/{line}\): {CASE}")
         assert any(map(named.fullmatch, found)), (op, words, found)
