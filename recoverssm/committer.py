@@ -121,6 +121,11 @@ class CommitContext:
         self._commit_layers(plan.commit, boundaries)
         return plan.commit
 
+    def shares_rows_with(self, other: "CommitContext") -> bool:
+        """Whether both commit records by row from the same memory, which two steps in flight must not."""
+        mine, theirs = ({x.data_ptr() for x in each._corrections.tensors} for each in (self, other))
+        return not self._by_slot and not mine.isdisjoint(theirs)
+
     def _plan_of(self, num_rows: int) -> AlignPlan:
         """The front of the plan buffer; views are kept, as making them costs as much as a launch."""
         max_num_rows = self._buffer.final_columns.numel()

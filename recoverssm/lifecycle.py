@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, combinations
 from typing import Protocol
 
 from torch import Tensor
 
 from recoverssm.checks import INT32, check_row_vector, check_tensor
+from recoverssm.committer import CommitContext
 from recoverssm.config import RecoverSSMConfig
 from recoverssm.dispatch import describe
 from recoverssm.errors import ArgumentError, ConfigError, ShapeError, StepError
@@ -60,7 +61,8 @@ class RecoverSSMState:
         committers: one per lane; each has a plan of its own, and records of its own where they go by row; states,
             conv windows and records by slot may be shared.
     Raises:
-        ConfigError: another number of committers than steps in flight, or one of them twice.
+        ConfigError: another number of committers than steps in flight, one of them twice, or two contexts with the
+            same records by row.
     """
 
     def __init__(self, config: RecoverSSMConfig, committers: Sequence[Committer]) -> None:
@@ -71,6 +73,13 @@ class RecoverSSMState:
             )
         if len({id(committer) for committer in committers}) != len(committers):
             raise ConfigError("committers: expected one per lane, got one twice; a plan is its lane's own")
+        contexts = [(lane, each) for lane, each in enumerate(committers) if isinstance(each, CommitContext)]
+        for (lane, context), (other_lane, other) in combinations(contexts, 2):
+            if context.shares_rows_with(other):
+                raise ConfigError(
+                    "committers: expected records of its own for every lane, as verify writes over those that are yet "
+                    f"to be committed, got the same for lanes {lane} and {other_lane}; those by slot may be shared"
+                )
         self._committers = tuple(committers)
         self._debug = config.debug
         self._block_size = config.block_size

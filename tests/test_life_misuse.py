@@ -6,7 +6,11 @@ import torch
 from recoverssm import (
     AlignInputs,
     ArgumentError,
+    CommitContext,
+    ConfigError,
+    GateParams,
     MetadataBuilder,
+    Records,
     RecoverSSMConfig,
     RecoverSSMState,
     RequestBatch,
@@ -80,6 +84,21 @@ def test_a_step_of_a_lane_that_the_life_does_not_have_is_refused_before_its_veri
 
     with pytest.raises(ArgumentError, match=r"step 2: expected a lane below 1, .* got 1; builder and life take one c"):
         one.life.record_step(step)
+
+
+@pytest.mark.parametrize("by_slot", [False, True])
+def test_lanes_may_share_records_by_slot_alone(by_slot):
+    """A step's verify would write over those that the step before it has yet to commit."""
+    config = RecoverSSMConfig(**SMALL, pipeline_parallel=2)
+    states, gate = [torch.zeros(9, 1, 16, 16)], GateParams(torch.zeros(1, 1), torch.zeros(1, 1, 16), -5.0)
+    records = [Records(torch.zeros(9, 1, 4, 16), torch.zeros(9, 1, 4, 32), by_slot)]
+    contexts = [CommitContext(states, records, [], gate, max_num_rows=4) for _ in range(2)]
+
+    if by_slot:
+        RecoverSSMState(config, contexts)
+    else:
+        with pytest.raises(ConfigError, match=r"committers: expected records of its own for every lane, .* 0 and 1"):
+            RecoverSSMState(config, contexts)
 
 
 def test_a_step_whose_buffers_were_given_back_is_not_committed_with_what_they_hold_now():
