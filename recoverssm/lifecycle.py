@@ -160,6 +160,11 @@ class RecoverSSMState:
                     f"sampled: expected SampledByRow or SampledBySlot, got {type(sampled).__name__}; the two are "
                     "different orders of the same counts"
                 )
+            if not isinstance(sampled.num_sampled, Tensor):
+                raise ArgumentError(
+                    "num_sampled: expected an int32 tensor on the device of the pools, got "
+                    f"{type(sampled.num_sampled).__name__}"
+                )
             pending.check_entries(sampled.num_sampled, indices)
             if self._debug:
                 pending.check_staging()

@@ -127,6 +127,17 @@ def test_debug_refuses_counts_of_another_shape_as_a_commit_does(counts):
     assert group.life.pending_steps == (1,)
 
 
+@pytest.mark.parametrize("counts", [[1, 1], None])
+def test_counts_on_the_host_are_refused_by_name(counts):
+    group = Group()
+    step = group.record()
+
+    with pytest.raises(ArgumentError, match=r"num_sampled: expected an int32 tensor on the device of the pools, got"):
+        group.life.commit_step(step, SampledByRow(counts))
+
+    assert group.life.pending_steps == (1,)
+
+
 @pytest.mark.parametrize(
     ("computed", "table", "message"),
     [
