@@ -321,5 +321,5 @@ def test_a_block_needs_at_least_one_token():
         lambda: AlignInputs(int32([1]), int32([[1]]), 0),
         lambda: AlignPlan.zeros(1, spec_query_len=T, block_size=0),
     ):
-        with pytest.raises(ConfigError, match=r"block_size: expected at least 1 token, got 0"):
+        with pytest.raises(ConfigError, match=r"block_size: expected at least 1, got 0"):
             refused()
