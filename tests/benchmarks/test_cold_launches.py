@@ -20,7 +20,7 @@ def test_without_a_choice_only_a_few_cases_of_the_nightly_set_are_launched_alone
         for name, contracts in chosen.items()
     }
 
-    assert launched == dict.fromkeys(SETS, set()) | {"nightly": DEFAULT_CASES["nightly"]}
+    assert launched == {name: set() for name in SETS} | {"nightly": DEFAULT_CASES["nightly"]}
     assert len(launched["nightly"]) == 2
 
 
