@@ -17,6 +17,7 @@ NIGHTLY_FILE = FOLDER / "nightly.toml"
 THRESHOLDS_FILE = FOLDER / "thresholds.toml"
 
 EXACT_CONTRACTS = ("exact", "static")
+Key = tuple[str, str, str, str, str]  # metric, op, provider, case, contract: `key` of a measurement or verdict
 # Exact values never reach the statistics; Limits still wants a range.
 _EXACT_PCT = (1.0, 0.0)
 
@@ -24,6 +25,7 @@ Text = Annotated[str, msgspec.Meta(min_length=1)]
 Reason = Annotated[str, msgspec.Meta(min_length=20)]
 Date = Annotated[str, msgspec.Meta(pattern=r"^\d{4}-\d{2}-\d{2}$")]
 Percent = Annotated[float, msgspec.Meta(gt=0, lt=100)]
+Share = Annotated[float, msgspec.Meta(ge=0, lt=100)]
 Fork = Literal["no", "yes", "mixed"]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 
@@ -41,17 +43,34 @@ class Statistics(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     date: Date
 
 
+class PairedFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How ``ci gate`` judges times, where both commits alternate on one card; a limit row may say otherwise."""
+
+    limit_pct: Percent
+    margin_pct: Share
+    unit: Text
+    reason: Reason
+    owner: Text
+    date: Date
+
+
 class LimitRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One row of limits; the first five fields say which series it fits (globs), the rest how those are judged."""
+    """One row of limits; the first seven fields say which series it fits (globs), the rest how those are judged."""
 
     metric: Text = "*"
     op: Text = "*"
     provider: Text = "*"
+    case: Text = "*"
     contract: Text = "*"
+    gpu_model: Text = "*"
     num_requests_min: int = 0
     limit_pct: Percent | None = None  # needed unless the contract is exact or static
-    margin_pct: Annotated[float, msgspec.Meta(ge=0, lt=100)] | None = None
+    margin_pct: Share | None = None
+    paired_limit_pct: Percent | None = None  # of ``ci gate``; where left out those of [paired]
+    paired_margin_pct: Share | None = None
+    floor_us: Annotated[float, msgspec.Meta(ge=0)] = 0.0  # a change of a time by less is never acted on
     band_pct: Percent | None = None  # only of exact values: how much worse is no regression
+    decimals: Annotated[int, msgspec.Meta(ge=0, le=9)] = 2  # to show, of a value in its unit
     gated: bool = True
     better: dict[str, Better] = {}  # by metric; where not named "lower" for times, "equal" for exact values
     unit: Text
@@ -59,9 +78,10 @@ class LimitRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     owner: Text
     date: Date
 
-    def fits(self, metric: str, op: str, provider: str, contract: str, num_requests: int) -> bool:
-        pairs = ((metric, self.metric), (op, self.op), (provider, self.provider), (contract, self.contract))
-        return num_requests >= self.num_requests_min and all(fnmatchcase(value, glob) for value, glob in pairs)
+    def fits(self, key: Key, num_requests: int, gpu_model: str) -> bool:
+        globs = (self.metric, self.op, self.provider, self.case, self.contract, self.gpu_model)
+        names = (*key, gpu_model)
+        return num_requests >= self.num_requests_min and all(map(fnmatchcase, names, globs))
 
     @property
     def percents(self) -> tuple[float, float]:
@@ -72,7 +92,8 @@ class LimitRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     @property
     def is_catch_all(self) -> bool:
-        return self.num_requests_min == 0 and {self.metric, self.op, self.provider, self.contract} == {"*"}
+        globs = {self.metric, self.op, self.provider, self.case, self.contract, self.gpu_model}
+        return self.num_requests_min == 0 and globs == {"*"}
 
 
 class Thresholds(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -80,16 +101,27 @@ class Thresholds(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
     version: Literal[1]
     statistics: Statistics
+    paired: PairedFigures
     limit: Annotated[list[LimitRow], msgspec.Meta(min_length=1)]
 
-    def limits_for(self, metric: str, op: str, provider: str, contract: str, num_requests: int) -> Limits:
-        """How to judge a series. An exact metric whose better direction no row names must not change at all."""
-        row = next(r for r in self.limit if r.fits(metric, op, provider, contract, num_requests))
-        processes = self.statistics.min_processes
+    def row_for(self, key: Key, *, num_requests: int = 0, gpu_model: str = "") -> LimitRow:
+        """The first row that fits a series."""
+        return next(row for row in self.limit if row.fits(key, num_requests, gpu_model))
+
+    def limits_for(self, key: Key, *, num_requests: int = 0, gpu_model: str = "") -> Limits:
+        """How a night judges a series. An exact metric whose better direction no row names must not change at all."""
+        row = self.row_for(key, num_requests=num_requests, gpu_model=gpu_model)
+        metric, contract, processes = key[0], key[4], self.statistics.min_processes
         if contract in EXACT_CONTRACTS:
             return Limits(*_EXACT_PCT, processes, row.better.get(metric, "equal"), row.gated, row.band_pct or 0.0)
         limit, margin = row.percents
-        return Limits(limit, margin, processes, row.better.get(metric, "lower"), row.gated)
+        return Limits(limit, margin, processes, row.better.get(metric, "lower"), row.gated, floor_us=row.floor_us)
+
+    def paired_pct_for(self, row: LimitRow) -> tuple[float, float]:
+        """Limit and margin of a gate for the series that fall under this row."""
+        limit = self.paired.limit_pct if row.paired_limit_pct is None else row.paired_limit_pct
+        margin = self.paired.margin_pct if row.paired_margin_pct is None else row.paired_margin_pct
+        return limit, margin
 
 
 class StaticConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -120,24 +152,25 @@ class NightlyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         return self.time_cap_s.get(case_set, max(self.time_cap_s.values()))
 
 
-T = TypeVar("T", Thresholds, NightlyConfig)
+T = TypeVar("T", bound=msgspec.Struct)
 
 
 def load_thresholds(path: Path = THRESHOLDS_FILE) -> Thresholds:
     """Raises UsageError that names the file, the place and what was expected there."""
-    thresholds = _load(path, Thresholds)
+    thresholds = load_toml(path, Thresholds)
     for number, row in enumerate(thresholds.limit, start=1):
-        _check_row(f"{path}: limit row {number}", row)
+        _check_row(f"{path}: limit row {number}", row, thresholds)
     if not thresholds.limit[-1].is_catch_all:
         raise UsageError(
-            f"{path}: the last limit row must fit every series (no metric, op, provider, contract or num_requests_min)"
+            f"{path}: the last limit row must fit every series (no metric, op, provider, case, contract, gpu_model or "
+            "num_requests_min)"
         )
     return thresholds
 
 
 def load_nightly(path: Path = NIGHTLY_FILE) -> NightlyConfig:
     """Raises UsageError that names the file, the place and what was expected there."""
-    config = _load(path, NightlyConfig)
+    config = load_toml(path, NightlyConfig)
     if not config.time_cap_s:
         raise UsageError(f"{path}: time_cap_s: expected at least one set with its seconds")
     return config
@@ -157,23 +190,33 @@ def choose_fork(asked: str | None, config: NightlyConfig) -> Fork:
     raise UsageError(f"--fork: expected no, yes or mixed, got {asked!r}")
 
 
-def _check_row(where: str, row: LimitRow) -> None:
+def _check_row(where: str, row: LimitRow, thresholds: Thresholds) -> None:
     contracts = [c for c in CONTRACTS if fnmatchcase(c, row.contract)]
     if not contracts:
         raise UsageError(
             f"{where}: contract: expected one of {', '.join(CONTRACTS)} or a glob of them, got {row.contract!r}"
         )
     if set(contracts) <= set(EXACT_CONTRACTS):
+        if row.floor_us:
+            raise UsageError(f"{where}: floor_us: of times alone, not of contract {row.contract}")
         return
     if row.band_pct is not None:
         raise UsageError(f"{where}: band_pct: expected only with contract {' or '.join(EXACT_CONTRACTS)}")
     if row.limit_pct is None or row.margin_pct is None:
         raise UsageError(f"{where}: limit_pct and margin_pct are needed, for it fits {', '.join(contracts)}")
-    if row.margin_pct >= row.limit_pct:
-        raise UsageError(f"{where}: margin_pct: expected less than limit_pct {row.limit_pct:g}, got {row.margin_pct:g}")
+    _check_percents(where, "", row.limit_pct, row.margin_pct)
+    _check_percents(where, "paired_", *thresholds.paired_pct_for(row))
 
 
-def _load(path: Path, kind: type[T]) -> T:
+def _check_percents(where: str, prefix: str, limit_pct: float, margin_pct: float) -> None:
+    if margin_pct >= limit_pct:
+        raise UsageError(
+            f"{where}: {prefix}margin_pct: expected less than {prefix}limit_pct {limit_pct:g}, got {margin_pct:g}"
+        )
+
+
+def load_toml(path: Path, kind: type[T]) -> T:
+    """The file as that struct. Raises UsageError that names the file, the place and what was expected there."""
     try:
         return msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), kind)
     except OSError as error:

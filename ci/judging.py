@@ -87,12 +87,13 @@ def _judge_series(
     num_requests = {
         c.name: c.num_requests for r in (*(base.records if base else ()), *tonight.records) for c in r.cases
     }
+    gpu_model = tonight.records[0].environment.gpu_model
     result: list[tuple[Verdict, float]] = []
     judgeable: list[tuple[Gathered, Series]] = []
     skipped: Counter[tuple[str, str]] = Counter()
     for item in gather(tonight, base):
         m = item.example
-        limits = thresholds.limits_for(m.metric, m.op, m.provider, m.contract, num_requests.get(m.case, 0))
+        limits = thresholds.limits_for(m.key, num_requests=num_requests.get(m.case, 0), gpu_model=gpu_model)
         if item.skip_reason is not None and item.base is None:
             skipped[m.case, item.skip_reason] += 1
         elif trouble := item.trouble(blocked.get((m.case, m.provider))):
@@ -127,7 +128,7 @@ def _verdict(item: Gathered, judgement: Judgement, limits: Limits) -> Verdict:
         change_pct=judgement.change_pct,
         change_low_pct=judgement.change_pct if item.exact else evidence.low_pct if evidence else None,
         change_high_pct=judgement.change_pct if item.exact else evidence.high_pct if evidence else None,
-        limit_pct=limits.band_pct if item.exact else limits.limit_pct,
+        limit_pct=limits.band_pct if item.exact else limits.limit_of(base),
         detectable_pct=judgement.detectable_pct,
     )
 

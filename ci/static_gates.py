@@ -42,7 +42,7 @@ def _worse(key: Key, before: Compiled, after: Compiled, thresholds: Thresholds) 
 
     def regressed(metric: str, old: int, new: int) -> Limits | None:
         """The limits that a change breaks."""
-        limits = thresholds.limits_for(metric, op, provider, "static", 0)
+        limits = thresholds.limits_for((metric, op, provider, key[2], "static"), gpu_model=key[0])
         (judgement,) = judge_night([Series([new], [old], limits, exact=True)])
         return limits if limits.gated and judgement.verdict == "regressed" else None
 

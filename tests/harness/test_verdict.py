@@ -277,3 +277,21 @@ def test_five_percent_is_found_in_the_recorded_processes():
             total += 1
 
     assert found / total > 0.97
+
+
+def test_a_change_below_the_floor_is_not_acted_on():
+    base, slower = [5.0, 5.001, 4.999, 5.0, 5.0], [5.1, 5.101, 5.099, 5.1, 5.1]  # + 2 %, 0.1 us
+
+    (floored,) = judge_night([Series(slower, base, Limits(1.0, 0.5, floor_us=0.15))])
+    (bare,) = judge_night([Series(slower, base, Limits(1.0, 0.5))])
+
+    assert (floored.verdict, bare.verdict) == ("unchanged", "regressed")
+    assert "limit 3 %" in floored.reason
+
+
+def test_a_floor_hides_no_kernel_that_takes_twice_as_long():
+    base, slower = [5.0, 5.001, 4.999, 5.0, 5.0], [10.0, 10.001, 9.999, 10.0, 10.0]
+
+    (judgement,) = judge_night([Series(slower, base, Limits(3.0, 1.0, floor_us=0.15))])
+
+    assert judgement.verdict == "regressed"

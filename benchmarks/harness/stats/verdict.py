@@ -33,7 +33,10 @@ ONE_SIDED_LEVEL = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How one series is judged; percent of the base value. ``band_pct``: how much worse an exact value may get."""
+    """How one series is judged; percent of the base value.
+
+    ``band_pct``: how much worse an exact value may get. ``floor_us``: a change of a time by less is not acted on.
+    """
 
     limit_pct: float
     margin_pct: float
@@ -41,6 +44,7 @@ class Limits:
     better: Better = "lower"
     gated: bool = True
     band_pct: float = 0.0
+    floor_us: float = 0.0
 
     def __post_init__(self) -> None:
         if not 0 <= self.margin_pct < self.limit_pct < 100:
@@ -51,6 +55,10 @@ class Limits:
             raise ValueError(
                 f"min_processes: expected at least 2 (a spread needs two values), got {self.min_processes}"
             )
+
+    def limit_of(self, base: "Summary | None") -> float:
+        """The limit of a time against this base, in percent: the relative one or the floor, whichever is more."""
+        return self.limit_pct if base is None else max(self.limit_pct, 100 * self.floor_us / base.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,10 +259,10 @@ def _show(summary: Summary) -> str:
 def _decide(
     judgement: Judgement, e: Evidence, limits: Limits, is_worse: bool, is_better: bool, family: int
 ) -> Judgement:
-    limit, change = limits.limit_pct, judgement.change_pct
+    limit, change = limits.limit_of(judgement.base), judgement.change_pct
     assert change is not None  # both sides are positive
     towards_worse = change if limits.better == "lower" else -change
-    numbers = f"{change:+.2f} % (95 % {e.low_pct:+.2f}..{e.high_pct:+.2f}), limit {limit:g} %"
+    numbers = f"{change:+.2f} % (95 % {e.low_pct:+.2f}..{e.high_pct:+.2f}), limit {limit:.3g} %"
     significance = f"significant beyond {limits.margin_pct:g} % among {family} series"
     verdict: VerdictName
     if is_worse and towards_worse >= limit:
@@ -263,7 +271,7 @@ def _decide(
         verdict, text = "improved", f"{numbers}; {significance}"
     elif -limit < min(e.inner_low_pct, change) and max(e.inner_high_pct, change) < limit:
         inner = f"90 % interval {e.inner_low_pct:+.2f}..{e.inner_high_pct:+.2f} %"
-        verdict, text = "unchanged", f"{change:+.2f} %; {inner} lies inside the limit {limit:g} %"
+        verdict, text = "unchanged", f"{change:+.2f} %; {inner} lies inside the limit {limit:.3g} %"
     elif e.detectable_pct > limit:
         verdict, text = "blind", f"{numbers}; with this spread only {e.detectable_pct:.1f} % or more can be detected"
     else:
