@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
-from .exits import Exit, Interrupted, UsageError
+from .exits import Exit, Interrupted
 
 try:
     import typer
@@ -17,6 +17,7 @@ except ImportError as missing:
 from benchmarks.harness.closed_pipes import outlive_readers
 from benchmarks.harness.command_line import CommandLine, CommitOption
 
+from .commits.cli import app as commits
 from .history.cli import app as history
 from .shell import JsonFlag, errors, print_json
 
@@ -34,6 +35,7 @@ app = CommandLine(
 )
 
 app.add_typer(history, name="history")
+app.add_typer(commits)
 
 
 @app.callback()
@@ -329,28 +331,6 @@ def static(
         if not as_json:
             print(f"report: {out / compiled.REPORT}")
         raise typer.Exit(int(code))
-
-
-@app.command(epilog="Example: python -m ci compare --static out/main/report.json out/static/report.json")
-def compare(
-    a: Annotated[Path, typer.Argument(help="A report of ci static, or its folder.")],
-    b: Annotated[Path, typer.Argument(help="Another one.")],
-    static: Annotated[
-        bool, typer.Option("--static", help="Compare compiled kernels; nothing else is compared yet.")
-    ] = False,
-    as_json: JsonFlag = False,
-) -> None:
-    """Print what differs between two builds, kernel by kernel: figures and classes of instructions.
-
-    0: told, whatever it is; 2: no report; 3: nothing in common. Limits are judged by ci static --base.
-    """
-    with errors(as_json):
-        from . import static_compare
-
-        if not static:
-            raise UsageError("compare: expected --static: nights are compared by ci nightly")
-        found = static_compare.compare(static_compare.load(a), static_compare.load(b))
-        print_json(static_compare.as_json(found)) if as_json else static_compare.show(found, Console())
 
 
 def _preview(facts: dict[str, Any], as_json: bool) -> NoReturn:

@@ -240,6 +240,7 @@ class Record(Struct, frozen=True, kw_only=True):
     compilations: Compilations | None = None
     counters: list[Counter] = []
     counters_missing: str | None = None  # why counters that were asked for are not there
+    backfill: str | None = None  # id of the backfill it was measured for; such a record is of no night
 
     @property
     def is_static(self) -> bool:

@@ -1,0 +1,220 @@
+"""Two nights, records or commits held against each other; what is refused, and the exit codes."""
+
+import json
+
+import pytest
+from msgspec.structs import replace
+from typer.testing import CliRunner
+
+from ci.__main__ import app
+from ci.commits.compare import Filters, compare
+from ci.exits import Exit, MissingDataError, UsageError
+from reports.sources import read_stores
+from tests.ci.nights import CASE, ENVIRONMENT, QUIET, exact, make_case, make_record, timed
+from tests.ci.stores import MadeNight, make_night, samples_of, store_nights
+
+SLOW = tuple(1.05 * level for level in QUIET)
+H100 = replace(ENVIRONMENT, gpu_model="nvidia-h100")
+
+
+def stored(tmp_path, *nights):
+    folder = tmp_path / "store"
+    store_nights(folder, *nights)
+    return read_stores([str(folder)])
+
+
+def run(tmp_path, *arguments):
+    return CliRunner().invoke(app, ["compare", *arguments, "--store", str(tmp_path / "store")])
+
+
+def verdicts(found):
+    return {f"{v.op}/{v.provider}": v.verdict for v in found.verdicts if v.metric == "device_us"}
+
+
+def backfilled(made, name, commit, levels):
+    return [
+        make_record(
+            [timed(level)],
+            id=f"20261201T00000{i}Z-{commit[:8]}-{name[-1]}0000{i}",
+            backfill=name,
+            subject=replace(made.records[0].subject, commit=commit),
+        )
+        for i, level in enumerate(levels)
+    ]
+
+
+def test_slower_night_is_regressed_with_ratio_and_interval(tmp_path):
+    history = stored(tmp_path, make_night(1, levels=QUIET), make_night(2, levels=SLOW))
+
+    found = compare(history, "latest~1", "latest")
+
+    assert found.code == Exit.REGRESSED
+    assert set(verdicts(found).values()) == {"regressed"}
+    shown = run(tmp_path, "latest~1", "latest")
+    assert shown.exit_code == 1
+    assert "1.0500 (1.0476..1.0524)" in shown.output
+    assert "1 unchanged: 1 memory_saved_pct state" in shown.output
+
+
+def test_other_way_round_it_is_improved_and_passes(tmp_path):
+    history = stored(tmp_path, make_night(1, levels=QUIET), make_night(2, levels=SLOW))
+
+    found = compare(history, "latest", "latest~1")
+
+    assert (found.code, set(verdicts(found).values())) == (Exit.PASS, {"improved"})
+
+
+def test_equal_nights_fold_to_one_line(tmp_path):
+    stored(tmp_path, make_night(1, levels=QUIET), make_night(2, levels=QUIET))
+
+    shown = run(tmp_path, "01000000", "02000000")
+
+    assert shown.exit_code == 0
+    assert "regressed" not in shown.output
+    assert "4 unchanged: " in shown.output
+    assert "unchanged  " in run(tmp_path, "01000000", "02000000", "--all").output
+
+
+def test_json_has_every_series_and_ratio(tmp_path):
+    stored(tmp_path, make_night(1, levels=QUIET), make_night(2, levels=SLOW))
+
+    found = json.loads(run(tmp_path, "latest~1", "latest", "--op", "verify", "--provider", "recover*", "--json").output)
+
+    assert found["exit_code"] == 1
+    assert found["a"]["commits"] == [f"01{'0' * 38}"]
+    (series,) = found["series"]
+    assert series["ratio"] == pytest.approx(1.05)
+    assert series["ratio_low"] < 1.05 < series["ratio_high"]
+
+
+@pytest.mark.parametrize("name", ["20261101T090000Z-01000000-000009", "01000000-000009", "0100000", f"01{'0' * 38}"])
+def test_night_is_found_by_its_id_its_end_and_its_commit(tmp_path, name):
+    history = stored(tmp_path, make_night(1, levels=QUIET), make_night(2, levels=QUIET))
+
+    assert compare(history, name, "latest").a.night.id == "20261101T090000Z-01000000-000009"
+
+
+def test_one_record_has_a_ratio_and_no_verdict(tmp_path):
+    one, other = make_night(1, levels=QUIET), make_night(2, levels=SLOW)
+    history = stored(tmp_path, one, other)
+
+    found = compare(history, one.records[0].id, other.records[0].id)
+
+    assert set(verdicts(found).values()) == {"inconclusive"}
+    assert found.verdicts[0].change_pct == pytest.approx(5)
+    assert found.code == Exit.PASS
+
+
+def test_other_gpu_models_are_refused_unless_asked(tmp_path):
+    history = stored(tmp_path, make_night(1, levels=QUIET), make_night(2, levels=SLOW, environment=H100))
+
+    with pytest.raises(UsageError, match="gpu_model: nvidia-h200 and nvidia-h100") as refused:
+        compare(history, "latest~1", "latest")
+    assert "--anyway" in refused.value.next_step
+    assert run(tmp_path, "latest~1", "latest").exit_code == 2
+
+    found = compare(history, "latest~1", "latest", anyway=True)
+    assert found.differs == {"gpu_model": ("nvidia-h200", "nvidia-h100")}
+    assert set(verdicts(found).values()) == {"regressed"}
+    assert not found.doubts
+
+
+def test_other_environment_is_refused_and_named(tmp_path):
+    newer = replace(ENVIRONMENT, driver="590.1")
+    history = stored(tmp_path, make_night(1, levels=QUIET), make_night(2, levels=QUIET, environment=newer))
+
+    with pytest.raises(UsageError, match=r"driver: 580\.1 and 590\.1"):
+        compare(history, "latest~1", "latest")
+
+
+def test_vanished_series_is_missing_and_exits_3(tmp_path):
+    other = f"{CASE}x"
+    history = stored(tmp_path, make_night(1, levels=QUIET, cases=(CASE, other)), make_night(2, levels=QUIET))
+
+    found = compare(history, "latest~1", "latest")
+
+    assert found.code == Exit.MISSING
+    assert {v.case for v in found.verdicts if v.verdict == "missing"} == {other}
+    assert compare(history, "latest~1", "latest", Filters(case=CASE)).code == Exit.PASS
+
+
+def test_name_that_nothing_bears_tells_the_newest_nights(tmp_path):
+    history = stored(tmp_path, make_night(1), make_night(2))
+
+    with pytest.raises(MissingDataError, match="newest nights: 20261102T090000Z"):
+        compare(history, "feedbeef", "latest")
+    with pytest.raises(MissingDataError, match="has 2 nights"):
+        compare(history, "latest~2", "latest")
+    with pytest.raises(MissingDataError, match="no series fits"):
+        compare(history, "latest~1", "latest", Filters(op="nothing"))
+
+
+def test_commit_measured_on_two_models_asks_which(tmp_path):
+    history = stored(tmp_path, make_night(1, levels=QUIET), make_night(1, levels=QUIET, month=10, environment=H100))
+
+    with pytest.raises(UsageError, match="nvidia-h100, nvidia-h200"):
+        compare(history, "01000000", "latest")
+    assert compare(history, "01000000", "latest", gpu_model="nvidia-h200").code == Exit.PASS
+
+
+def test_two_commits_of_one_backfill_are_compared_by_its_records(tmp_path):
+    """Nights of other days say otherwise, and are not asked."""
+    nights = make_night(1, levels=QUIET), make_night(2, levels=QUIET)
+    store = store_nights(tmp_path / "store", *nights)
+    a, b = (made.records[0].subject.commit for made in nights)
+    for commit, levels in ((a, QUIET), (b, SLOW)):
+        for record in backfilled(nights[0], "backfill-1", commit, levels):
+            store.add_record(record, samples_of(record))
+
+    found = compare(read_stores([str(store.folder)]), a, b)
+
+    assert found.code == Exit.REGRESSED
+    assert found.a.what == f"commit {a} (backfill backfill-1)"
+
+
+def test_broken_control_leaves_a_backfilled_process_out(tmp_path):
+    made = make_night(1, levels=QUIET)
+    store = store_nights(tmp_path / "store", made)
+    commit = "f" * 40
+    records = backfilled(made, "backfill-1", commit, (*QUIET, 500.0))
+    records[-1] = replace(records[-1], controls=[])
+    for record in records:
+        store.add_record(record, samples_of(record))
+
+    found = compare(read_stores([str(store.folder)]), "latest", commit, Filters(op="verify", provider="recoverssm"))
+
+    assert found.code == Exit.PASS
+    assert len(found.b.records) == 5
+    assert any("no controls at the start" in note for note in found.notes)
+
+
+def test_static_reports_are_still_compared(tmp_path):
+    shown = CliRunner().invoke(app, ["compare", "--static", str(tmp_path / "a.json"), str(tmp_path / "b.json")])
+
+    assert shown.exit_code == 2
+    assert "a.json" in shown.output
+
+
+def test_failed_check_of_b_is_invalid(tmp_path):
+    good, bad = make_night(1, levels=QUIET), make_night(2, levels=QUIET)
+    failed = [
+        replace(record, checks=[replace(check, passed=False, value=1.0) for check in make_record([]).checks])
+        for record in bad.records
+    ]
+    history = stored(tmp_path, good, MadeNight(bad.night, failed))
+
+    assert compare(history, "latest~1", "latest").code == Exit.INVALID
+
+
+def test_compiled_figures_of_the_commit_do_not_stand_in_its_way(tmp_path):
+    made = make_night(1, levels=QUIET)
+    store = store_nights(tmp_path / "store", made)
+    compiled = make_record(
+        [exact(10.0, contract="static", metric="registers", unit="registers")],
+        environment=replace(ENVIRONMENT, gpu_model="sm_90"),
+        subject=made.records[0].subject,
+        cases=[make_case()],
+    )
+    store.add_record(compiled, samples_of(compiled))
+
+    assert compare(read_stores([str(store.folder)]), "01000000", "latest").a.gpu_model == "nvidia-h200"
