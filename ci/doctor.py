@@ -251,11 +251,13 @@ def _disk(store: str) -> Finding:
 
 
 def _configuration() -> Finding:
-    from .config import NIGHTLY_FILE, THRESHOLDS_FILE, load_nightly, load_thresholds
+    from .config import NIGHTLY_FILE, THRESHOLDS_FILE, load_nightly
+    from .policy import load_policy
 
-    config, thresholds = load_nightly(), load_thresholds()
-    rows = len(thresholds.limit)
-    what = f"{config.processes} processes ({NIGHTLY_FILE.name}), {rows} rows of limits ({THRESHOLDS_FILE.name})"
+    config, policy = load_nightly(), load_policy()
+    rows = len(policy.thresholds.limit)
+    what = f"{config.processes} processes ({NIGHTLY_FILE.name}), {rows} rows of limits ({THRESHOLDS_FILE.name}), "
+    what += f"{len(policy.known.regression)} known regressions, {len(policy.aliases.alias)} renamed cases"
     return Finding("configuration", "ok", what)
 
 

@@ -1,15 +1,19 @@
 """From the records of a night and of its base night to verdicts and an exit code. Reads nothing, starts nothing."""
 
+import datetime as dt
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from benchmarks.harness.records import Check, Record, Verdict, VerdictName
+import msgspec
+
+from benchmarks.harness.records import Check, Night, Record, Verdict, VerdictName
 from benchmarks.harness.stats.verdict import Judgement, Limits, Series, judge_night
 
 from .config import Statistics, Thresholds
 from .exits import Exit
 from .night import Base, Tonight
+from .policy import KnownRegressions, Policy
 from .series import Gathered, gather
 from .validity import (
     check_verdict,
@@ -41,13 +45,21 @@ class Findings:
 
     @property
     def accepted(self) -> bool:
-        """Whether later nights may be judged against this one: nothing failed, and enough processes to judge by."""
-        return self.code == Exit.PASS and len(self.counted) >= self.processes_needed
+        """Whether later nights may be judged against this one: nothing regressed, and enough processes to judge by.
+
+        A regression that somebody took on passes, but later nights go on being held against the faster base.
+        """
+        regressed = any(verdict.gated and verdict.verdict == "regressed" for verdict in self.verdicts)
+        return self.code == Exit.PASS and not regressed and len(self.counted) >= self.processes_needed
 
 
-def judge(tonight: Tonight, base: Base | None, thresholds: Thresholds) -> Findings:
-    """Verdicts of all series, notes and the exit code. Expects at least one record."""
-    statistics = thresholds.statistics
+def judge(tonight: Tonight, base: Base | None, policy: Policy, before: Night | None = None) -> Findings:
+    """Verdicts of all series, notes and the exit code. Expects at least one record.
+
+    Args:
+        before: the newest earlier night on this card's model; a regression that it had too is confirmed.
+    """
+    thresholds, statistics = policy.thresholds, policy.thresholds.statistics
     failed = failed_checks(tonight.records)
     ranked = [(check_verdict(checks, len(tonight.records)), 0.0) for checks in failed.values()]
     found = Findings(processes_needed=tonight.processes_needed(statistics.min_processes))
@@ -58,6 +70,7 @@ def judge(tonight: Tonight, base: Base | None, thresholds: Thresholds) -> Findin
     ranked += _judge_series(
         tonight, base, thresholds, {(c[0].case, c[0].provider): c[0] for c in failed.values()}, found
     )
+    ranked = _apply_known(ranked, tonight, policy.known, before, found)
     found.verdicts = [verdict for verdict, _ in sorted(ranked, key=lambda pair: _rank(*pair))]
     found.code = _exit(tonight, found)
     return found
@@ -107,6 +120,27 @@ def _judge_series(
     return result
 
 
+def _apply_known(
+    ranked: Sequence[tuple[Verdict, float]],
+    tonight: Tonight,
+    known: KnownRegressions,
+    before: Night | None,
+    found: Findings,
+) -> list[tuple[Verdict, float]]:
+    # The same verdicts, each with what is known of it; entries that should go are noted.
+    gpu_model = tonight.records[0].environment.gpu_model
+    today = dt.date.fromisoformat(max(record.created_utc for record in tonight.records)[:10])
+    seen = {verdict.key for verdict in before.verdicts if verdict.verdict == "regressed"} if before else set()
+    said = []
+    for verdict, strength in ranked:
+        says = known.say(
+            verdict.key, gpu_model, verdict.verdict, verdict.change_pct, today=today, seen_before=verdict.key in seen
+        )
+        said.append((msgspec.structs.replace(verdict, known=says.state, known_reason=says.reason), strength))
+    found.notes += known.stale(((verdict.key, gpu_model, verdict.known) for verdict, _ in said), today)
+    return said
+
+
 def _verdict(item: Gathered, judgement: Judgement, limits: Limits) -> Verdict:
     m, tonight, base, evidence = item.example, judgement.tonight, judgement.base, judgement.evidence
     return Verdict(
@@ -142,8 +176,16 @@ def _reason(item: Gathered, judgement: Judgement) -> str:
 
 
 def _rank(verdict: Verdict, strength: float) -> tuple[object, ...]:
-    # A gated verdict before one only shown, then the stronger evidence, then the larger change.
-    return URGENCY.index(verdict.verdict), not verdict.gated, strength, -abs(verdict.change_pct or 0.0), verdict.key
+    # What fails before what is only shown or known, then the stronger evidence, then the larger change.
+    is_known = verdict.known == "acknowledged"
+    return (
+        URGENCY.index(verdict.verdict),
+        not verdict.gated,
+        is_known,
+        strength,
+        -abs(verdict.change_pct or 0.0),
+        verdict.key,
+    )
 
 
 def _describe(tonight: Tonight, base: Base | None, min_processes: int) -> list[str]:
@@ -159,7 +201,7 @@ def _describe(tonight: Tonight, base: Base | None, min_processes: int) -> list[s
 
 
 def _exit(tonight: Tonight, found: Findings) -> Exit:
-    failing = Counter(v.verdict for v in found.verdicts if v.gated)
+    failing = Counter(v.verdict for v in found.verdicts if v.fails)
     if failing["invalid"] or found.doubts or tonight.quarantined or tonight.failures:
         return Exit.INVALID
     if failing["missing"] or not any(m.status != "skipped" for r in tonight.records for m in r.measurements):

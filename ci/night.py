@@ -6,6 +6,8 @@ from fnmatch import fnmatchcase
 
 from benchmarks.harness.records import Night, Record
 
+from .policy import Aliases
+
 
 @dataclass(frozen=True, slots=True)
 class Base:
@@ -43,13 +45,16 @@ def choose_base(
     read_records: Callable[[list[str]], Sequence[Record]],
     tonight: Tonight,
     min_processes: int,
+    aliases: Aliases | None = None,
 ) -> Base | None:
     """The newest accepted night of tonight's environment that has all of tonight's cases, else most of them.
 
+    Its records have today's names of cases that were renamed.
     So a night of one case, or of a smaller set, never becomes the base that hides what has vanished. One that has lost
     records, and with them the ``min_processes`` to judge by, serves only where there is no other. Nor does one from the
     future, written by a clock that ran ahead, stay the newest for ever.
     """
+    aliases = aliases or Aliases()
     min_processes = tonight.processes_needed(min_processes)
     now = max(record.created_utc for record in tonight.records)
     environment = tonight.records[0].environment.cut_key(host=False)
@@ -57,13 +62,22 @@ def choose_base(
     best: Base | None = None
     best_rank = (False, 0)
     for night in sorted(nights, key=lambda n: (n.created_utc <= now, n.created_utc, n.id), reverse=True):
-        count = len(wanted & {v.case for v in night.verdicts})
+        count = len(wanted & {aliases.now(v.case) for v in night.verdicts})
         if not night.accepted or not count or (True, count) <= best_rank:
             continue
-        records = [r for r in read_records(night.records) if r.environment.cut_key(host=False) == environment]
+        records = [
+            aliases.renamed(r) for r in read_records(night.records) if r.environment.cut_key(host=False) == environment
+        ]
         rank = (len(records) >= min_processes, count)
         if records and rank > best_rank:
             best, best_rank = Base(night, records), rank
         if best_rank == (True, len(wanted)):
             break
     return best
+
+
+def night_before(nights: Iterable[Night], tonight: Tonight) -> Night | None:
+    """The newest night that shares no process with tonight: what both say, two measurements say."""
+    own = {record.id for record in tonight.records}
+    others = [night for night in nights if own.isdisjoint(night.all_records)]
+    return max(others, key=lambda night: (night.created_utc, night.id), default=None)

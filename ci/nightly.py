@@ -20,13 +20,14 @@ from benchmarks.harness.store import Store, open_store
 
 from . import static_night
 from .compiling import compile_first
-from .config import Fork, Thresholds, load_nightly, load_thresholds
+from .config import Fork, load_nightly
 from .counting import NIGHTLY_SET, count
 from .exits import BrokenEnvironmentError, CommandError, Exit, Interrupted, UsageError
 from .gpus import CPU, Gpu, choose_gpus, find_gpus, require_usable
 from .judging import judge
 from .measuring import ROOT, Measuring
-from .night import Tonight, choose_base
+from .night import Tonight, choose_base, night_before
+from .policy import Policy, load_policy
 from .processes import interruptible
 from .session import STATE_FILE, Plan, State, load, make_seeds, save
 from .starting import FORK_SERVER
@@ -82,15 +83,15 @@ def run_nightly(options: Options, console: Console) -> Result:
     Raises:
         CommandError: with its exit code; before or between measuring processes.
     """
-    config, thresholds = load_nightly(), load_thresholds()
+    config, policy = load_nightly(), load_policy()
     store = _open(options.store)
     with _own(options.out):
         state, gpus = _begin(options)
         measuring = Measuring(state, options.out, store, config, options.command, options.fork_server, console)
-        return _run(measuring, gpus, options, thresholds)
+        return _run(measuring, gpus, options, policy)
 
 
-def _run(measuring: Measuring, gpus: Sequence[Gpu], options: Options, thresholds: Thresholds) -> Result:
+def _run(measuring: Measuring, gpus: Sequence[Gpu], options: Options, policy: Policy) -> Result:
     state, store = measuring.state, measuring.store
     try:
         with interruptible():
@@ -99,7 +100,7 @@ def _run(measuring: Measuring, gpus: Sequence[Gpu], options: Options, thresholds
                 static_night.compile_kernels(measuring, options.static_command)
             for gpu in gpus:
                 _measure(gpu, measuring, options)
-            result = _judge_and_store(measuring, options, thresholds)
+            result = _judge_and_store(measuring, options, policy)
             if options.page:
                 _build_page(store, options.out / "site", result)
             return result
@@ -186,7 +187,7 @@ def _measure(gpu: Gpu, measuring: Measuring, options: Options) -> None:
         measuring.measure(gpu)
 
 
-def _judge_and_store(measuring: Measuring, options: Options, thresholds: Thresholds) -> Result:
+def _judge_and_store(measuring: Measuring, options: Options, policy: Policy) -> Result:
     state, store = measuring.state, measuring.store
     # Here and not before measuring: an interrupted night would set a file aside, and the resumed one would not name it.
     store.check()
@@ -203,7 +204,7 @@ def _judge_and_store(measuring: Measuring, options: Options, thresholds: Thresho
     models = dict.fromkeys(r.environment.gpu_model for r in records)
     for model in sorted(models, key=lambda model: archs.index(model) if model in archs else -1):
         own = [r for r in records if r.environment.gpu_model == model]
-        night = _judge_model(measuring, _tonight(measuring, options, own), thresholds)
+        night = _judge_model(measuring, _tonight(measuring, options, own), policy)
         result.nights.append(night)
         _store_night(measuring, night, result)
     if result.code != Exit.BROKEN:  # else --resume judges and stores again
@@ -228,13 +229,15 @@ def _tonight(measuring: Measuring, options: Options, records: Sequence[Record]) 
     return Tonight(*asked, records, measuring.quarantined, measuring.failures)
 
 
-def _judge_model(measuring: Measuring, tonight: Tonight, thresholds: Thresholds) -> Night:
+def _judge_model(measuring: Measuring, tonight: Tonight, policy: Policy) -> Night:
     store, first = measuring.store, tonight.records[0]
     model = first.environment.gpu_model
-    base = choose_base(store.nights(model), store.records, tonight, thresholds.statistics.min_processes)
+    nights = store.nights(model)
+    min_processes = policy.thresholds.statistics.min_processes
+    base = choose_base(nights, store.records, tonight, min_processes, policy.aliases)
     # Reading the base night may have set files aside too.
     quarantined = [*tonight.quarantined, *store.quarantined]
-    found = judge(replace(tonight, quarantined=quarantined), base, thresholds)
+    found = judge(replace(tonight, quarantined=quarantined), base, policy, night_before(nights, tonight))
     return Night(
         id=new_id(first.subject.commit),
         created_utc=utc_now(),

@@ -75,8 +75,12 @@ def _table(verdicts: list[Verdict]) -> Table:
     for name in ("verdict", "series", "value", "change", "reason"):
         table.add_column(name, overflow="fold", no_wrap=name in ("verdict", "change"))
     for v in verdicts:
-        table.add_row(*(escape(cell) for cell in _cells(v)), style=STYLES.get(v.verdict) if v.gated else "dim")
+        table.add_row(*(escape(cell) for cell in _cells(v)), style=_style(v))
     return table
+
+
+def _style(verdict: Verdict) -> str | None:
+    return STYLES.get(verdict.verdict) if verdict.gated and verdict.known != "acknowledged" else "dim"
 
 
 def _line(verdict: Verdict) -> str:
@@ -86,10 +90,16 @@ def _line(verdict: Verdict) -> str:
 
 
 def _cells(v: Verdict) -> tuple[str, str, str, str, str]:
-    name = v.verdict if v.gated else f"({v.verdict})"
+    name = "acknowledged" if v.known == "acknowledged" else v.verdict if v.gated else f"({v.verdict})"
     value = "" if v.value is None else f"{v.value:,.0f} {v.unit}" if v.unit == "bytes" else f"{v.value:.6g} {v.unit}"
     change = "" if v.change_pct is None else f"{v.change_pct:+.2f} %"
-    return name, f"{v.metric}/{v.op}/{v.provider}/{v.case}/{v.contract}", value, change, v.reason
+    return (
+        name,
+        f"{v.metric}/{v.op}/{v.provider}/{v.case}/{v.contract}",
+        value,
+        change,
+        "; ".join(filter(None, (v.reason, v.known_reason))),
+    )
 
 
 def _yes(value: bool) -> str:

@@ -172,7 +172,7 @@ def _commit(processes: Processes) -> str:
 
 def _night_line(history: History, night: Night, *, raw: bool) -> NightLine:
     processes = history.processes(night)
-    failing = [item for item in night.verdicts if item.gated and item.verdict in ("regressed", "invalid", "missing")]
+    failing = [item for item in night.verdicts if item.fails]
     reasons = [f"{item.op} {item.provider} {item.metric}, {item.case}: {item.reason}" for item in failing[:MAX_REASONS]]
     if len(failing) > MAX_REASONS:
         reasons.append(f"and {len(failing) - MAX_REASONS} more series")

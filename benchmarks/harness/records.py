@@ -26,6 +26,7 @@ Started = Literal["fresh", "forked"]
 CounterStatus = Literal["ok", "marked", "small", "missing"]
 When = Literal["start", "end"]
 VerdictName = Literal["regressed", "improved", "unchanged", "new", "inconclusive", "blind", "missing", "invalid"]
+RegressionState = Literal["", "new", "confirmed", "acknowledged", "fixed", "expired"]
 
 # Nights are ordered by it as text.
 Utc = Annotated[str, msgspec.Meta(pattern=r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}Z$")]
@@ -271,6 +272,13 @@ class Verdict(Struct, frozen=True, kw_only=True):
     change_high_pct: float | None = None
     limit_pct: float | None = None
     detectable_pct: float | None = None  # smallest detectable effect: 80 % power, one-sided 5 %
+    known: RegressionState = ""  # of a regression, and of a series that was a known one (ci/known-regressions.toml)
+    known_reason: str = ""
+
+    @property
+    def fails(self) -> bool:
+        """Whether this verdict alone fails its night; a regression that an owner took on does not."""
+        return self.gated and self.verdict in ("regressed", "missing", "invalid") and self.known != "acknowledged"
 
     @property
     def key(self) -> tuple[str, str, str, str, str]:

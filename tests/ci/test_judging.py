@@ -1,20 +1,21 @@
 """From records to verdicts: what fails a night, what is only told, and which night is the base."""
 
 import math
+from dataclasses import replace
 
 import msgspec
 import pytest
 
 from benchmarks.harness import records
 from benchmarks.harness.drift import drift_pct
-from ci.config import load_thresholds
 from ci.exits import Exit
 from ci.judging import judge
-from ci.night import Base, Tonight, choose_base
+from ci.night import Base, Tonight, choose_base, night_before
+from ci.policy import Alias, Aliases, KnownRegression, KnownRegressions, load_policy
 from ci.validity import disturbances
 from tests.ci.nights import CASE, QUIET, drifting, exact, make_case, make_record, make_records, timed
 
-THRESHOLDS = load_thresholds()
+POLICY = load_policy()
 
 
 def tonight(found, **changes):
@@ -54,7 +55,7 @@ def base_of(found, **changes):
 
 
 def judged(found, base=None, **changes):
-    return judge(tonight(found, **changes), base, THRESHOLDS)
+    return judge(tonight(found, **changes), base, POLICY)
 
 
 def named(findings, metric="device_us"):
@@ -469,3 +470,93 @@ def test_process_before_a_record_that_ended_early_is_told():
     (note,) = disturbances([make_record([timed(100.0)], attempts=[attempt])])
 
     assert "a process before it ended early: interrupted: SIGINT (case kimi)" in note
+
+
+def policy_with(**changes):
+    entry = KnownRegression(
+        **{
+            "metric": "device_us",
+            "op": "verify",
+            "provider": "recoverssm",
+            "case": CASE,
+            "expected_pct": (2.0, 12.0),
+            "reason": "a check that batches need until 0.3",
+            "owner": "kernels",
+            "date": "2026-11-01",
+            "expires": "2026-12-31",
+            **changes,
+        }
+    )
+    return msgspec.structs.replace(KnownRegressions(), regression=[entry])
+
+
+def known_judged(found, known, before=None):
+    return judge(tonight(found), base_of(make_records()), replace(POLICY, known=known), before)
+
+
+SLOWER = [value * 1.1 for value in QUIET]
+ON_DAY = {"created_utc": "2026-11-29T03:00:00Z"}
+
+
+def test_a_known_regression_is_shown_and_fails_nothing_and_is_no_base():
+    findings = known_judged(make_records(SLOWER, **ON_DAY), policy_with())
+
+    verdict = named(findings)
+    assert (verdict.verdict, verdict.known) == ("regressed", "acknowledged")
+    assert verdict.known_reason == "a check that batches need until 0.3 (kernels, until 2026-12-31)"
+    assert findings.code == Exit.PASS
+    assert not findings.accepted
+
+
+@pytest.mark.parametrize(
+    ("changes", "known"),
+    [({"expected_pct": (2.0, 5.0)}, "new"), ({"expires": "2026-11-28"}, "expired"), ({"case": "another"}, "new")],
+)
+def test_a_regression_that_no_entry_covers_fails_its_night(changes, known):
+    findings = known_judged(make_records(SLOWER, **ON_DAY), policy_with(**changes))
+
+    assert named(findings).known == known
+    assert findings.code == Exit.REGRESSED
+
+
+def test_a_fixed_regression_is_noted_and_the_night_is_accepted():
+    findings = known_judged(make_records(**ON_DAY), policy_with())
+
+    assert named(findings).known == "fixed"
+    assert any("fixed in all 1 series" in note for note in findings.notes)
+    assert findings.accepted
+
+
+def test_a_regression_that_two_nights_show_is_confirmed():
+    first = known_judged(make_records(SLOWER, **ON_DAY), KnownRegressions())
+    before = make_night(make_records(), verdicts=first.verdicts, accepted=False)
+
+    second = known_judged(make_records(SLOWER, **ON_DAY), KnownRegressions(), before)
+
+    assert [named(findings).known for findings in (first, second)] == ["new", "confirmed"]
+    assert second.code == Exit.REGRESSED
+
+
+def test_the_same_processes_judged_again_confirm_nothing():
+    found = make_records()
+    nights = [
+        make_night(make_records(), created_utc="2026-11-28T00:00:00Z"),
+        make_night(found, created_utc="2026-11-29T00:00:00Z"),
+    ]
+
+    assert night_before(nights, tonight(found)) == nights[0]
+
+
+def test_a_renamed_case_goes_on_and_without_its_entry_it_is_missing():
+    old = [make_record([timed(v, case="old")], cases=[make_case("old")], checks=[]) for v in QUIET]
+    found = [make_record([timed(v)]) for v in SLOWER]
+    alias = Alias(old="old", new=CASE, reason="the name says whose it is", owner="kernels", date="2026-11-29")
+    night = make_night(old)
+
+    bases = [choose_base([night], lambda _: old, tonight(found), 5, Aliases(alias=a)) for a in ([alias], [])]
+    findings = judged(found, bases[0])
+
+    assert named(findings).verdict == "regressed"
+    assert findings.code == Exit.REGRESSED
+    assert bases[1] is None  # nothing of tonight's is in it
+    assert judged([*found], Base(night, old)).code == Exit.MISSING
