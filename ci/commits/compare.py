@@ -12,10 +12,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from benchmarks.harness.records import Environment, Night, Record, Verdict
-from ci.config import Thresholds, load_thresholds
 from ci.exits import Exit, MissingDataError, UsageError
 from ci.judging import judge
 from ci.night import Base, Tonight
+from ci.policy import Policy, load_policy
 from ci.show import STYLES
 from reports.sources import History
 
@@ -86,19 +86,17 @@ def compare(
     if differs and not anyway:
         shown = "; ".join(f"{name}: {one} and {other}" for name, (one, other) in differs.items())
         raise UsageError(f"{a} and {b} are not comparable: {shown}", "--anyway compares them all the same")
-    return _judged(*sides, filters or Filters(), differs, load_thresholds())
+    return _judged(*sides, filters or Filters(), differs, load_policy())
 
 
-def _judged(
-    a: Side, b: Side, filters: Filters, differs: dict[str, tuple[str, str]], thresholds: Thresholds
-) -> Comparison:
-    before, after = ([filters.keep(record) for record in side.records] for side in (a, b))
+def _judged(a: Side, b: Side, filters: Filters, differs: dict[str, tuple[str, str]], policy: Policy) -> Comparison:
+    before, after = ([filters.keep(policy.aliases.renamed(record)) for record in side.records] for side in (a, b))
     if not any(record.measurements for record in (*before, *after)):
         raise MissingDataError("no series fits --case, --metric, --op and --provider")
     if differs:  # then controls differ as they should, and nothing follows from that
         before = [msgspec.structs.replace(record, controls=[]) for record in before]
     tonight = Tonight(b.case_set, filters.case, sorted({c.name for r in after for c in r.cases}), after)
-    found = judge(tonight, Base(a.night or _stand_in(a), before), thresholds)
+    found = judge(tonight, Base(a.night or _stand_in(a), before), policy)
     notes = [*a.notes, *b.notes, *_cards(a, b)]
     return Comparison(a, b, found.verdicts, found.code, differs, notes, found.notes, found.doubts)
 
