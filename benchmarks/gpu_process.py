@@ -13,6 +13,7 @@ from .cold_launches import GRAPH_COLD, DeviceContracts, measure_cold_launches
 from .exact import add_exact_figures
 from .harness.clock import CudaEventTimer, DeviceTimer
 from .harness.control import matched_stream, measure_controls
+from .harness.delay import Delay
 from .harness.errors import ContextLostError, MeasurementError, MissingToolError
 from .harness.gpu_monitor import GpuMonitor
 from .harness.measure import Samples, ThrottledError, measure_graph_cold, measure_host_dispatch
@@ -63,6 +64,7 @@ def measure_cases(
     contracts: DeviceContracts = GRAPH_COLD,
     monitor: GpuMonitor | None = None,
     followed: frozenset[str] = frozenset(),
+    delay: Delay | None = None,
 ) -> list[Control]:
     """Measure every case in an order drawn from the seed, between two rounds of controls; returns those.
 
@@ -78,7 +80,16 @@ def measure_cases(
     journal.note_controls(controls)
     best_bytes_per_s = max(control.bytes_per_s for control in controls)
     process = GpuProcess(
-        seed, device, best_bytes_per_s, results, contracts, timer=timer, card=card, monitor=monitor, followed=followed
+        seed,
+        device,
+        best_bytes_per_s,
+        results,
+        contracts,
+        timer=timer,
+        card=card,
+        monitor=monitor,
+        followed=followed,
+        delay=delay,
     )
     order = list(cases)
     random.Random(seed).shuffle(order)
@@ -125,6 +136,7 @@ class GpuProcess:
         card: judges blocks of samples.
         monitor: is held off while host time is taken.
         followed: names of cases that get a long run.
+        delay: lengthens every graph-cold window, but not those of controls and matched streams.
     """
 
     def __init__(
@@ -139,6 +151,7 @@ class GpuProcess:
         card: QuietCard | None = None,
         monitor: GpuMonitor | None = None,
         followed: frozenset[str] = frozenset(),
+        delay: Delay | None = None,
     ) -> None:
         self._seed, self._device = seed, device
         self._timer = timer or CudaEventTimer(device)
@@ -146,6 +159,7 @@ class GpuProcess:
         self._best_bytes_per_us = best_bytes_per_s / 1e6
         self._l2_bytes = int(torch.cuda.get_device_properties(device).L2_cache_size)
         self._results, self._contracts, self._followed = results, contracts, followed
+        self._delay = delay
 
     def measure_case(self, case: BenchCase) -> str:
         """Everything of one case; returns a line for people."""
@@ -248,6 +262,7 @@ class GpuProcess:
             restore=series.restore,
             num_kernels=series.num_kernels,
             card=self._card,
+            delay=self._delay,
         )
 
     def _add_device_samples(self, provider: Provider, case: BenchCase, series: Series, samples: Samples) -> None:

@@ -20,10 +20,12 @@ from . import cpu_process, gpu_process, long_runs
 from .cases import BenchCase
 from .cold_launches import GRAPH_COLD, DeviceContracts
 from .harness.compilations import CompilationCounter
+from .harness.delay import Delay
 from .harness.drift import drift_pct
 from .harness.environment import collect_environment, collect_silicon, collect_subject, gpu_uuid
 from .harness.gpu_monitor import GpuMonitor, merge_summaries
 from .harness.records import (
+    Calibration,
     Control,
     Environment,
     MonitorSummary,
@@ -52,6 +54,12 @@ class Request:
     command: Sequence[str]
     started: Started = "fresh"
     contracts: DeviceContracts = GRAPH_COLD
+    calibration: Calibration | None = None
+
+    @property
+    def delay_pct(self) -> float | None:
+        """By how much every graph-cold window shall take longer."""
+        return self.calibration.delay_pct if self.calibration else None
 
 
 def measure(request: Request, console: Console, journal: Path | None = None) -> tuple[Record, pa.Table, list[str]]:
@@ -79,8 +87,9 @@ def measure(request: Request, console: Console, journal: Path | None = None) -> 
             with GpuMonitor(gpu_uuid(device)) as monitor:
                 book.readings, book.monitor = (lambda: monitor.readings), monitor.summary
                 followed = long_runs.CASES.get(request.case_set, frozenset())
+                delay = Delay.on(device, request.delay_pct) if request.delay_pct is not None else None
                 controls = gpu_process.measure_cases(
-                    cases, request.seed, device, results, progress, book, request.contracts, monitor, followed
+                    cases, request.seed, device, results, progress, book, request.contracts, monitor, followed, delay
                 )
             readings, seen = list(monitor.readings), monitor.summary()
         else:
@@ -111,6 +120,7 @@ def measure(request: Request, console: Console, journal: Path | None = None) -> 
         started=request.started,
         attempts=book.attempts(controls),
         compilations=compilations.summary(),
+        calibration=request.calibration,
     )
     return record, pa.concat_tables(tables).unify_dictionaries(), results.failures
 
@@ -122,6 +132,7 @@ def _identity(request: Request, environment: Environment, subject: Subject) -> d
         "cases": ",".join(case.name for case in request.cases),
         "seed": str(request.seed),
         "contracts": ",".join([*request.contracts.always, *sorted(request.contracts.cold_cases)]),
+        "calibration": repr(request.calibration),
         "source": f"{subject.commit} {subject.source_hash}",
         "environment": repr(environment.cut_key(host=True)),
         "gpu": str(gpu_uuid() if torch.cuda.is_available() else None),

@@ -87,6 +87,7 @@ class Results:
             sm_mhz=min((mhz for mhz in samples.sm_mhz if mhz is not None), default=None),
             n_dropped=len(samples.dropped),
             throttle_us=dict(samples.throttle_us),
+            delay_pct=samples.delay_pct,
             **({"reason": samples.stop_reason} | facts),  # type: ignore[arg-type]  # names and types are msgspec's to check
         )
         self.measurements.append(measurement)

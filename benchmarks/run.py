@@ -47,6 +47,13 @@ def run(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be measured and end.")] = False,
     estimate: Annotated[bool, typer.Option("--estimate", help="Print how long it would take and end.")] = False,
     store: Annotated[str, typer.Option(help="Where --estimate finds earlier nights.")] = "out/store",
+    delay_pct: Annotated[
+        float | None,
+        typer.Option(
+            min=0.1, max=100, help="Make every graph-cold window so much longer; the record is for calibration alone."
+        ),
+    ] = None,
+    collection: Annotated[str | None, typer.Option(hidden=True)] = None,
     started: Annotated[str, typer.Option(hidden=True)] = "fresh",
 ) -> None:
     """Measure cases in this process and write one record.
@@ -77,9 +84,12 @@ def run(
     _require_journal(out, resume, seed)
     if not has_gpu:
         _say(console, NO_GPU)
+    if delay_pct is not None and not has_gpu:
+        _stop(USAGE, "--delay-pct: expected a GPU, whose windows become longer; there is none")
     drawn = secrets.randbelow(2**31) if seed is None else seed
-    command = _command(case_set, case, drawn, commit, contracts, out)
-    failures = _measure(case_set, cases, drawn, commit, contracts, command, out, console, started)
+    command = _command(case_set, case, drawn, commit, contracts, delay_pct, out)
+    purpose = None if collection is None and delay_pct is None else (collection or "by hand", delay_pct)
+    failures = _measure(case_set, cases, drawn, commit, contracts, command, out, console, started, purpose)
     _say(console, f"record: {out}", *failures)
     if failures:
         _stop(INVALID, f"{len(failures)} checks or series failed; the record says which, and holds no number for them")
@@ -198,16 +208,20 @@ def _measure(
     out: Path,
     console: Console,
     started: str,
+    purpose: tuple[str, float | None] | None,
 ) -> list[str]:
     from .cold_launches import UnknownContractError, choose_contracts
     from .harness.errors import CONTEXT_LOST_EXIT, ContextLostError
+    from .harness.records import Calibration
     from .journal import JournalBusyError, journal_path
     from .process import Request, measure, write_record
 
     if started not in ("fresh", "forked"):
         _stop(USAGE, f"--started: expected fresh or forked, got {started!r}")
+    calibration = Calibration(collection=purpose[0], delay_pct=purpose[1]) if purpose else None
     try:
-        request = Request(case_set, cases, seed, commit, command, started, choose_contracts(contracts, case_set))
+        chosen = choose_contracts(contracts, case_set)
+        request = Request(case_set, cases, seed, commit, command, started, chosen, calibration)
     except UnknownContractError as error:
         _stop(USAGE, str(error))
     try:
@@ -231,11 +245,20 @@ def _measure(
     return failures
 
 
-def _command(case_set: str, pattern: str, seed: int, commit: str | None, contracts: str | None, out: Path) -> list[str]:
+def _command(
+    case_set: str,
+    pattern: str,
+    seed: int,
+    commit: str | None,
+    contracts: str | None,
+    delay_pct: float | None,
+    out: Path,
+) -> list[str]:
     """What repeats this process, its seed included; folders of this machine are nobody's business."""
     command = ["python", "-m", "benchmarks.run", "--set", case_set, "--case", pattern, "--seed", str(seed)]
     command += ["--commit", commit] if commit else []
     command += ["--contracts", contracts] if contracts else []
+    command += ["--delay-pct", f"{delay_pct:g}"] if delay_pct is not None else []
     return [*command, "--out", out.name]
 
 

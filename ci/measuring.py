@@ -1,7 +1,9 @@
 """Runs the measuring processes of a night on one GPU and brings each record into the store as soon as it is whole."""
 
+import math
 import os
 import shutil
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -56,6 +58,7 @@ class Measuring:
     failures: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     counted: "Counted | None" = None  # goes into the next record
+    until_s: float = math.inf  # of the monotonic clock: no process is started after it
 
     def measure(self, gpu: Gpu) -> None:
         """Run every process of this GPU that has left no record yet.
@@ -74,6 +77,8 @@ class Measuring:
             )
             starters = self._starters(gpu, servers)
             for seed in missing:
+                if time.monotonic() >= self.until_s:
+                    return
                 if len(self.failures) >= self.config.max_failed_processes:
                     progress.warn(f"{len(self.failures)} processes failed: no more are started (ci/nightly.toml)")
                     return
@@ -114,6 +119,9 @@ class Measuring:
         plan = self.state.plan
         command = ["--set", plan.case_set, "--out", str(path), "--seed", str(seed)]
         command += ["--case", plan.pattern] if plan.pattern != "*" else []
+        if plan.delays is not None:
+            command += ["--collection", plan.id]
+            command += ["--delay-pct", f"{plan.delays[seed]:g}"] if seed in plan.delays else []
         return command + (["--commit", plan.commit] if plan.commit else [])
 
     def _bring_in(self, gpu: Gpu, seed: int, path: Path) -> str:

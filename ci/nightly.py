@@ -84,8 +84,8 @@ def run_nightly(options: Options, console: Console) -> Result:
         CommandError: with its exit code; before or between measuring processes.
     """
     config, policy = load_nightly(), load_policy()
-    store = _open(options.store)
-    with _own(options.out):
+    store = open_to_write(options.store)
+    with own(options.out):
         state, gpus = _begin(options)
         measuring = Measuring(state, options.out, store, config, options.command, options.fork_server, console)
         return _run(measuring, gpus, options, policy)
@@ -99,7 +99,7 @@ def _run(measuring: Measuring, gpus: Sequence[Gpu], options: Options, policy: Po
             if options.static:
                 static_night.compile_kernels(measuring, options.static_command)
             for gpu in gpus:
-                _measure(gpu, measuring, options)
+                measure_gpu(gpu, measuring, options)
             result = _judge_and_store(measuring, options, policy)
             if options.page:
                 _build_page(store, options.out / "site", result)
@@ -114,7 +114,8 @@ def _run(measuring: Measuring, gpus: Sequence[Gpu], options: Options, policy: Po
         raise BrokenEnvironmentError(f"{error}; {state.progress()}", _resume_hint(options)) from error
 
 
-def _open(spec: str) -> Store:
+def open_to_write(spec: str) -> Store:
+    """The store, with room for a record. Raises BrokenEnvironmentError that names it."""
     try:
         store = open_store(spec)
         store.require_space(RECORD_BYTES)  # now, rather than after a process has measured in vain
@@ -124,16 +125,14 @@ def _open(spec: str) -> Store:
 
 
 @contextmanager
-def _own(out: Path) -> Iterator[None]:
-    # One night at a time in a folder: its state file has one writer.
+def own(out: Path) -> Iterator[None]:
+    """The folder is there, and no other run's: its state file has one writer. Raises BrokenEnvironmentError."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         lock = FileLock(out / ".lock", timeout=0)
         lock.acquire()
     except Timeout as error:
-        raise BrokenEnvironmentError(
-            f"--out {out}: another night is using this folder", "give another --out"
-        ) from error
+        raise BrokenEnvironmentError(f"--out {out}: another run is using this folder", "give another --out") from error
     except OSError as error:
         raise BrokenEnvironmentError(f"--out {out}: cannot be written: {error.strerror}") from error
     try:
@@ -160,6 +159,8 @@ def _begin(options: Options) -> tuple[State, list[Gpu]]:
             fork=options.fork,
         )
         return State(plan, {}), gpus
+    if old.plan.delays is not None:
+        raise UsageError(f"--resume: {options.out} holds a collection", "python -m ci calibrate collect --resume")
     if old.is_complete:
         raise UsageError(f"--resume: the night in {options.out} is complete: {', '.join(old.night_ids)}")
     asked = (options.case_set, options.pattern, options.store)
@@ -169,7 +170,8 @@ def _begin(options: Options) -> tuple[State, list[Gpu]]:
     return old, choose_gpus(",".join(old.plan.gpus), present)
 
 
-def _measure(gpu: Gpu, measuring: Measuring, options: Options) -> None:
+def measure_gpu(gpu: Gpu, measuring: Measuring, options: Options) -> None:
+    """Run what is missing on one GPU, under its lock. Raises as ``Measuring.measure``, and when the GPU is in use."""
     if not measuring.state.missing(gpu.uuid):
         return
     with ExitStack() as stack:

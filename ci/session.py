@@ -1,4 +1,4 @@
-"""The state file of a night in progress: which processes are to run and which have left a record in the store."""
+"""The state file of a night or collection in progress: which processes are to run and which have left a record."""
 
 import os
 import random
@@ -23,6 +23,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gpus: list[str]  # UUIDs
     seeds: list[int]  # one per process and GPU
     fork: Fork = "no"  # "mixed": every second process is forked
+    delays: dict[int, float] | None = None  # percent, by seed; None: a night and no collection (`ci calibrate collect`)
 
 
 class State(msgspec.Struct, forbid_unknown_fields=True):

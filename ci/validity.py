@@ -56,6 +56,7 @@ def check_verdict(checks: Sequence[Check], processes: int) -> Verdict:
 def mixtures(records: Sequence[Record]) -> list[str]:
     """Why these records are no repetitions of one measurement; empty when they are."""
     doubts = [f"record {i} counts {n} times" for i, n in Counter(r.id for r in records).items() if n > 1]
+    doubts += [f"record {r.id} was taken for calibration, not of the code" for r in records if r.calibration]
     first = records[0]
     for record in records[1:]:
         if record.environment.cut_key(host=True) != first.environment.cut_key(host=True):

@@ -6,18 +6,14 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from .clock import CapturedGraph, CudaEventTimer, DeviceTimer, Launch, Timing, no_garbage_collection
+from .clock import CudaEventTimer, DeviceTimer, Launch, Timing, no_garbage_collection
+from .delay import Delay, slow_down
 from .errors import BelowResolutionError, HostLateError, MeasurementError, NoDeviceError
 from .quiet import Block, QuietCard
 from .stats.summary import median
 from .stopping import DEFAULT_SAMPLING, Sampling, num_next, stop_reason
+from .window import WARM_UP_BATCH, began, long_enough, time_windows
 
-MIN_RESOLUTIONS = 20  # a window of 20 steps of the clock is read to 5 % at worst, and a median far better
-SETTLED = 0.01  # two batches of warm-up this close together, in time and SM clock: clocks have ramped up
-WARM_UP_BATCH = 3
-WARM_UP_CAP = 10  # times Sampling.warmup_s
-CAPTURES = 5  # the time of a short round is read too long at first, so the number of rounds is found in steps
-ROUNDS_MARGIN = 1.15
 TOLERATED_LATE = 3  # windows retaken without question; beyond, they may be half of all at most
 HOST_CALLS = 4  # in one window, whatever they cost: a number that followed the time would differ between processes
 HOST_LEADS = 2  # calls before the window opens: the first ones after a drain find caches and driver cold
@@ -45,6 +41,7 @@ class Samples:
         sm_mhz: SM clock over the block of each value, from the SMs' cycle counters; empty where nobody measured it.
         dropped: samples that do not count, because the card was held back.
         throttle_us: growth of the throttle counters over all blocks, dropped ones included, by reason.
+        delay_pct: how much longer the windows were than without a delay that was asked for, as measured; else None.
     """
 
     values_us: tuple[float, ...]
@@ -54,6 +51,7 @@ class Samples:
     sm_mhz: tuple[float | None, ...] = ()
     dropped: tuple[DroppedSample, ...] = ()
     throttle_us: Mapping[str, int] = field(default_factory=dict)
+    delay_pct: float | None = None
 
 
 class ThrottledError(MeasurementError):
@@ -72,6 +70,7 @@ def measure_graph_cold(
     restore: Launch | None = None,
     num_kernels: int | None = None,
     card: QuietCard | None = None,
+    delay: Delay | None = None,
 ) -> Samples:
     """Device time of one op call inside a CUDA graph, its buffers cold and its activations as the caller left them.
 
@@ -82,6 +81,7 @@ def measure_graph_cold(
             inputs; captured in a graph of its own, which runs before each window, outside it.
         num_kernels: kernels of one op call; the captured graph must have exactly as many.
         card: judges each block of samples; those taken while the card was held back do not count.
+        delay: makes every window longer on purpose, to see what a gate finds; the samples say by how much.
     Raises:
         BelowResolutionError, HostLateError, ThrottledError, NoDeviceError, MeasurementError: the contract cannot be
             kept; nothing else is tried.
@@ -91,15 +91,17 @@ def measure_graph_cold(
     timer, card = timer or CudaEventTimer(), card or QuietCard()
     # Before the op's own captures, which end in the graph that is timed.
     replay = timer.capture([restore], 1) if restore is not None else None
-    window = _long_enough(launches, sampling, timer, replay, num_kernels)
-    taken = _Taken(window.rounds * len(launches))
+    window, delay_pct = long_enough(launches, sampling, timer, replay, num_kernels), None
+    if delay is not None:
+        window, delay_pct = slow_down(window, launches, delay, timer, replay, num_kernels)
+    taken = _Taken(window.rounds * len(launches), delay_pct)
     begun_s, spent_s, reason = None, 0.0, None
     card.begin()
     while reason is None:
         num = num_next(len(taken.kept), spent_s, window.period_s, sampling)
-        batch = _time(timer, num, window.run, replay)
+        batch = time_windows(timer, num, window.run, replay)
         block = card.end(batch[0].sm_mhz)
-        begun_s = _began(batch) if begun_s is None else begun_s
+        begun_s = began(batch) if begun_s is None else begun_s
         spent_s = batch[-1].ended_s - begun_s
         taken.add(batch, block)
         _refuse_late(taken.num_late, len(taken.kept) + len(taken.dropped), window.median_us)
@@ -114,11 +116,11 @@ def measure_graph_cold(
 class _Taken:
     """Windows taken so far, sorted into those that count and those that do not."""
 
-    def __init__(self, per_window: int) -> None:
+    def __init__(self, per_window: int, delay_pct: float | None) -> None:
         self.kept: list[Timing] = []
         self.dropped: list[Timing] = []
         self.num_late = 0
-        self._per_window = per_window
+        self._per_window, self._delay_pct = per_window, delay_pct
         self._held_back = ""
         self._throttle_us: Counter[str] = Counter()
 
@@ -145,6 +147,7 @@ class _Taken:
                 for timing in self.dropped
             ),
             throttle_us=dict(self._throttle_us),
+            delay_pct=self._delay_pct,
         )
 
     def throttled(self, sampling: Sampling) -> ThrottledError:
@@ -188,84 +191,6 @@ def measure_cpu_reference(
     wanted = math.ceil(sampling.min_sample_us / 1e6 / call_s)
     num_calls = max(1, min(wanted, _affordable(per_call_s, sampling), MAX_CPU_CALLS))
     return _measure_on_host(launch, _nothing, sampling, clock, num_calls, 0, per_call_s)
-
-
-@dataclass(frozen=True, slots=True)
-class _Window:
-    """What is timed: a warm graph of whole rounds, its time, and the time from one window to the next."""
-
-    run: Launch
-    rounds: int
-    median_us: float
-    period_s: float
-
-
-def _long_enough(
-    launches: Sequence[Launch], sampling: Sampling, timer: DeviceTimer, restore: Launch | None, num_kernels: int | None
-) -> _Window:
-    """A warm graph of whole rounds that lasts at least ``min_sample_us``."""
-    target_us = max(sampling.min_sample_us, MIN_RESOLUTIONS * timer.resolution_us)
-    rounds, warmup_s = 1, sampling.warmup_s
-    for _ in range(CAPTURES):
-        run = timer.capture(launches, rounds)
-        _require_kernels(run, rounds * len(launches), num_kernels)
-        median_us, period_s = _warm_up(run, warmup_s, timer, restore)
-        if median_us >= target_us:
-            return _Window(run, rounds, median_us, period_s)
-        rounds, warmup_s = math.ceil(rounds * ROUNDS_MARGIN * target_us / median_us), 0.0
-    raise MeasurementError(
-        f"a window of {target_us:g} us was not reached in {CAPTURES} captures, the last of {rounds} rounds"
-    )
-
-
-def _require_kernels(run: Launch, num_calls: int, num_kernels: int | None) -> None:
-    """Refuse a graph that does not hold every launch; only a real graph can be counted."""
-    if not isinstance(run, CapturedGraph):
-        return
-    if num_kernels is None and run.num_nodes < num_calls:
-        raise MeasurementError(
-            f"the captured CUDA graph has {run.num_nodes} nodes for {num_calls} op calls: some launches went elsewhere"
-        )
-    if num_kernels is not None and run.num_nodes != num_calls * num_kernels:
-        raise MeasurementError(
-            f"the captured CUDA graph has {run.num_nodes} nodes, expected {num_calls} op calls of {num_kernels} kernels"
-        )
-
-
-def _warm_up(run: Launch, warmup_s: float, timer: DeviceTimer, restore: Launch | None) -> tuple[float, float]:
-    """Run until time and clock settle, at least ``warmup_s`` and at most ten times that.
-
-    Returns the last median in us, and seconds from window to window.
-    """
-    begun_s, before_us, before_mhz = None, math.inf, None
-    while True:
-        batch = _time(timer, WARM_UP_BATCH, run, restore)
-        begun_s = _began(batch) if begun_s is None else begun_s
-        now_us, now_mhz = median([timing.elapsed_us for timing in batch]), batch[0].sm_mhz
-        settled = abs(now_us / before_us - 1) <= SETTLED
-        if now_mhz and before_mhz:
-            settled = settled and abs(now_mhz / before_mhz - 1) <= SETTLED
-        if batch[-1].ended_s - begun_s >= (warmup_s if settled else WARM_UP_CAP * warmup_s):
-            return now_us, max(now_us / 1e6, (batch[-1].ended_s - batch[0].ended_s) / (len(batch) - 1))
-        before_us, before_mhz = now_us, now_mhz
-
-
-def _time(timer: DeviceTimer, n: int, run: Launch, restore: Launch | None) -> Sequence[Timing]:
-    return _readable(timer.elapsed_us(n, run) if restore is None else timer.elapsed_us(n, run, restore), timer)
-
-
-def _began(batch: Sequence[Timing]) -> float:
-    return batch[0].ended_s - batch[0].elapsed_us / 1e6
-
-
-def _readable(batch: Sequence[Timing], timer: DeviceTimer) -> Sequence[Timing]:
-    for timing in batch:
-        # A comparison with NaN is false, so this refuses NaN as well.
-        if not 0 < timing.elapsed_us < math.inf:
-            raise BelowResolutionError(
-                f"a window read {timing.elapsed_us:g} us: below the timer's resolution of {timer.resolution_us:g} us"
-            )
-    return batch
 
 
 def _refuse_late(num_late: int, num_kept: int, window_us: float) -> None:

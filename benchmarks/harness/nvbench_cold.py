@@ -27,9 +27,10 @@ from typing import TYPE_CHECKING, Any
 
 from .clock import CudaEventTimer, Launch, no_garbage_collection
 from .errors import BelowResolutionError, MeasurementError, MissingToolError, NoDeviceError
-from .measure import MIN_RESOLUTIONS, Samples
+from .measure import Samples
 from .stats.summary import median, summarise
 from .stopping import FEWEST_SAMPLES, Sampling
+from .window import MIN_RESOLUTIONS
 
 if TYPE_CHECKING:
     from .predecessors import Predecessors

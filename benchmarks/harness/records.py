@@ -155,6 +155,7 @@ class Measurement(Struct, frozen=True, kw_only=True):
     sm_mhz: float | None = None  # lowest SM clock of any block of counted samples, from the SMs' cycle counters
     n_dropped: int = 0  # samples that do not count: the card was held back while they were taken
     throttle_us: dict[str, int] = {}  # growth of the throttle counters over this series, by reason
+    delay_pct: float | None = None  # how much longer every window was than without the delay asked for, as measured
 
     @property
     def key(self) -> tuple[str, str, str, str, str]:
@@ -217,6 +218,13 @@ class Counter(Struct, frozen=True, kw_only=True):
     write_error_pct: float | None = None  # 100 * (32 * l2_write_sectors / model_write_bytes - 1)
 
 
+class Calibration(Struct, frozen=True, kw_only=True):
+    """What a process measured for, whose numbers show what a gate would say: they are no values of the code."""
+
+    collection: str  # on one occasion: one start of one machine
+    delay_pct: float | None = None  # by which every window was to become longer on purpose; None: as it is
+
+
 class Record(Struct, frozen=True, kw_only=True):
     """One measuring process, with those that it took over from."""
 
@@ -242,6 +250,7 @@ class Record(Struct, frozen=True, kw_only=True):
     counters: list[Counter] = []
     counters_missing: str | None = None  # why counters that were asked for are not there
     backfill: str | None = None  # id of the backfill it was measured for; such a record is of no night
+    calibration: Calibration | None = None  # never part of a night or a gate
 
     @property
     def is_static(self) -> bool:

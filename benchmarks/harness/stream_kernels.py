@@ -1,4 +1,4 @@
-"""Kernels of the harness: control streams, an arithmetic loop, a restoring copy, a stamp."""
+"""Kernels of the harness: control streams, an arithmetic loop, a restoring copy, a stamp, a wait."""
 # Kernel bodies are Triton's language in Python's syntax: parameters are pointers and compile-time constants.
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 
@@ -92,10 +92,27 @@ def _restore_kernel(
 
 
 @triton.jit
+def _sm_cycles():
+    """The cycle counter of the SM that this runs on."""
+    return tl.inline_asm_elementwise("mov.u64 $0, %clock64;", "=l", [], dtype=tl.int64, is_pure=False, pack=1)
+
+
+@triton.jit
 def _stamp_kernel(stamps_ptr, ROWS: tl.constexpr):
     """One program handles the line of the SM it runs on: that SM's cycle counter and the device's nanoseconds."""
     sm = tl.inline_asm_elementwise("mov.u32 $0, %smid;", "=r", [], dtype=tl.int32, is_pure=False, pack=1)
-    cycles = tl.inline_asm_elementwise("mov.u64 $0, %clock64;", "=l", [], dtype=tl.int64, is_pure=False, pack=1)
+    cycles = _sm_cycles()
     ns = tl.inline_asm_elementwise("mov.u64 $0, %globaltimer;", "=l", [], dtype=tl.int64, is_pure=False, pack=1)
     tl.store(stamps_ptr + 2 * sm, cycles, mask=sm < ROWS)
     tl.store(stamps_ptr + 2 * sm + 1, ns, mask=sm < ROWS)
+
+
+@triton.jit
+def _wait_kernel(cycles_ptr):
+    """One program handles the wait: until its SM has counted as many cycles as it finds, and stores how many it was."""
+    begun = _sm_cycles()
+    cycles = tl.load(cycles_ptr)
+    passed = _sm_cycles() - begun
+    while passed < cycles:
+        passed = _sm_cycles() - begun
+    tl.store(cycles_ptr + 1, passed)

@@ -17,7 +17,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("--out", type=Path)
-    for name in ("--set", "--seed", "--case", "--commit", "--started"):
+    for name in ("--set", "--seed", "--case", "--commit", "--started", "--collection", "--delay-pct"):
         parser.add_argument(name)
     args = parser.parse_args()
     started = args.folder / "started.txt"

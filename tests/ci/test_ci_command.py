@@ -30,7 +30,9 @@ def no_process(monkeypatch):
     monkeypatch.setattr("subprocess.Popen", lambda *a, **k: pytest.fail(f"started {a}"))
 
 
-@pytest.mark.parametrize("command", [[], ["nightly"], ["doctor"], ["history"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "command", [[], ["nightly"], ["doctor"], ["history"], ["calibrate"], ["calibrate", "collect"]], ids=" ".join
+)
 def test_help_has_an_example_and_no_boxes(command):
     result = invoke(*command, "--help")
 

@@ -272,7 +272,7 @@ def test_second_night_in_one_folder_is_refused(fake_night):
     out = fake_night.options.out
     out.mkdir()
 
-    with FileLock(out / ".lock"), pytest.raises(BrokenEnvironmentError, match="another night is using this folder"):
+    with FileLock(out / ".lock"), pytest.raises(BrokenEnvironmentError, match="another run is using this folder"):
         fake_night.night(make_records())
 
 

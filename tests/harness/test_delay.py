@@ -1,0 +1,105 @@
+"""Windows made longer on purpose, on a device whose launches take what they are told."""
+
+import pytest
+
+from benchmarks.harness.clock import CapturedGraph, Launch, Timing
+from benchmarks.harness.delay import Delay
+from benchmarks.harness.errors import MeasurementError
+from benchmarks.harness.measure import measure_graph_cold
+from benchmarks.harness.stopping import Sampling
+
+SAMPLING = Sampling(min_samples=10, max_samples=20, warmup_s=0.001)
+MHZ = 1980.0
+
+
+class Device:
+    """Its launches take device time; as a timer it replays what it captured and reads how long that was."""
+
+    resolution_us = 0.5
+
+    def __init__(self, launch_us: float = 2.0, mhz: float = MHZ) -> None:
+        self.now_us, self.cycles, self.launch_us, self.mhz = 0.0, 0, launch_us, mhz
+        self.restored: list[float] = []
+
+    def op(self, took_us: float) -> Launch:
+        def launch() -> None:
+            self.now_us += took_us
+
+        return launch
+
+    def delay(self, pct: float) -> Delay:
+        def launch() -> None:
+            self.now_us += self.launch_us + self.cycles / self.mhz
+
+        return Delay(pct, launch, lambda cycles: setattr(self, "cycles", cycles))
+
+    def capture(self, launches: list[Launch], rounds: int) -> CapturedGraph:
+        captured = list(launches) * rounds
+        return CapturedGraph(lambda: [launch() for launch in captured], len(captured))
+
+    def elapsed_us(self, n: int, run: Launch, restore: Launch | None = None) -> list[Timing]:
+        timings = []
+        for _ in range(n):
+            if restore is not None:
+                restore()
+            begun_us = self.now_us
+            run()
+            timings.append(Timing(self.now_us - begun_us, self.now_us / 1e6, sm_mhz=self.mhz))
+        return timings
+
+
+@pytest.mark.parametrize("pct", [1, 2, 3, 5, 10])
+def test_window_becomes_longer_by_what_was_asked_and_says_so(pct):
+    device = Device()
+    calls = [device.op(7.0)] * 3
+    plain = measure_graph_cold(calls, sampling=SAMPLING, timer=device, num_kernels=1)
+    slow = measure_graph_cold(calls, sampling=SAMPLING, timer=device, num_kernels=1, delay=device.delay(pct))
+
+    assert plain.delay_pct is None
+    assert slow.delay_pct == pytest.approx(pct, rel=1e-4)  # whole cycles
+    assert slow.values_us == pytest.approx([7.0 * (1 + slow.delay_pct / 100)] * 10)
+    assert slow.launches_per_sample == plain.launches_per_sample  # the delay is no op call
+
+
+def test_delay_is_corrected_where_a_launch_costs_more_than_was_guessed():
+    device = Device(launch_us=4.0, mhz=1000.0)
+    slow = measure_graph_cold([device.op(600.0)], sampling=SAMPLING, timer=device, delay=device.delay(1))
+
+    assert slow.delay_pct == pytest.approx(1, rel=1e-3)
+
+
+def test_what_came_out_is_recorded_and_not_what_was_asked():
+    device = Device()
+    delay = device.delay(5)
+    stuck = Delay(delay.pct, delay.launch, lambda cycles: setattr(device, "cycles", 12 * int(MHZ)))  # always 12 us
+    slow = measure_graph_cold([device.op(700.0)], sampling=SAMPLING, timer=device, delay=stuck)
+
+    assert slow.delay_pct == pytest.approx(2)
+    assert slow.values_us[0] == pytest.approx(714.0)
+
+
+def test_delay_shorter_than_a_launch_is_refused_with_both_times():
+    device = Device(launch_us=20.0)
+
+    with pytest.raises(MeasurementError, match=r"1 % of a window of 700 us is 7\.00 us.*does not wait takes 20\.00 us"):
+        measure_graph_cold([device.op(700.0)], sampling=SAMPLING, timer=device, delay=device.delay(1))
+
+
+def test_delayed_graph_that_lost_a_launch_is_refused():
+    device = Device()
+    whole = device.capture
+    device.capture = lambda launches, rounds: whole(launches[:-1] if rounds * len(launches) > 1 else launches, rounds)
+
+    with pytest.raises(MeasurementError, match="has 0 nodes, expected 1 op calls of 1 kernels"):
+        measure_graph_cold([device.op(700.0)], sampling=SAMPLING, timer=device, num_kernels=1, delay=device.delay(2))
+
+
+def test_memory_is_restored_before_delayed_windows_too():
+    device = Device()
+    restored = []
+    slow = measure_graph_cold(
+        [device.op(700.0)], sampling=SAMPLING, timer=device, delay=device.delay(2), restore=lambda: restored.append(1)
+    )
+
+    assert slow.delay_pct == pytest.approx(2)
+    assert len(restored) >= len(slow.values_us) + 30
