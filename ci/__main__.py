@@ -17,6 +17,7 @@ except ImportError as missing:
 from benchmarks.harness.closed_pipes import outlive_readers
 from benchmarks.harness.command_line import CommandLine, CommitOption
 
+from .accept.cli import app as accept
 from .calibrate.cli import app as calibrate
 from .commits.cli import app as commits
 from .history.cli import app as history
@@ -36,6 +37,7 @@ app = CommandLine(
 )
 
 app.add_typer(history, name="history")
+app.add_typer(accept, name="accept")
 app.add_typer(commits)
 app.add_typer(calibrate, name="calibrate")
 

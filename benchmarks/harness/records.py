@@ -294,6 +294,14 @@ class Verdict(Struct, frozen=True, kw_only=True):
         return (self.metric, self.op, self.provider, self.case, self.contract)
 
 
+class Acceptance(Struct, frozen=True, kw_only=True):
+    """An owner's decision to hold later nights against a night that did not become a base by itself."""
+
+    owner: str
+    reason: str
+    at_utc: Utc
+
+
 class Night(Struct, frozen=True, kw_only=True):
     """One run of ``ci nightly`` on one GPU model."""
 
@@ -310,6 +318,12 @@ class Night(Struct, frozen=True, kw_only=True):
     accepted: bool
     exit_code: int
     notes: list[str] = []
+    acceptance: Acceptance | None = None  # where it was not accepted when it was judged
+
+    @property
+    def as_judged(self) -> "Night":
+        """Without what an owner decided later: the part that never changes."""
+        return self if self.acceptance is None else msgspec.structs.replace(self, accepted=False, acceptance=None)
 
     @property
     def is_static(self) -> bool:

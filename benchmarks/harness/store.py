@@ -1,5 +1,7 @@
 """Records and nights in a folder: append-only, whole or not there, and what cannot be read is set aside by name.
 
+The one thing that may come into a stored file is an owner's acceptance of a night.
+
 Layout: ``records/<gpu_model>/<id>.json`` with ``<id>.parquet`` beside it, ``nights/<gpu_model>/<id>.json``, and
 ``quarantine/`` with the same paths below it.
 """
@@ -94,6 +96,21 @@ class Store:
         self.publish()
         return path
 
+    def accept_night(self, night: Night) -> Path:
+        """Put an owner's acceptance into a stored night; returns its path. Nothing else of a night ever changes.
+
+        Raises:
+            CorruptRecordError: the store has no such night, or another one of that id.
+            StoreError: as ``add_record``.
+        """
+        path = self._path("nights", night.gpu_model, night.id)
+        stored = self._read(path, decode_night)
+        if night.acceptance is None or stored is None or stored.as_judged != night.as_judged:
+            raise CorruptRecordError(f"{path}: expected the night {night.id} as it was judged, to accept it")
+        self.rewrite([(path, encode(night))], f"accept night {night.id}")
+        self.publish()
+        return path
+
     def require_space(self, num_bytes: int) -> None:
         """Raise OSError where ``num_bytes`` cannot be written; leaves nothing behind."""
         probe = self.folder / f".probe.{os.getpid()}.tmp"
@@ -107,7 +124,7 @@ class Store:
         """Hand what was added to whoever shares this store; a folder has nothing to do."""
 
     def rewrite(self, contents: Iterable[tuple[Path, bytes]], what: str) -> None:
-        """Give files the same content in another form, each whole at any moment. For migrations alone.
+        """Replace files, each whole at any moment. For migrations and acceptances alone.
 
         Raises:
             StoreError: opened for reading only, or another writer holds the store for too long.
