@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 
 from recoverssm.types import KDAShape
 
 from .harness import records
+from .patterns import globs, matches
 
 KIMI_K3_HEADS = 96
 KIMI_K3_LAYERS = 69  # KDA layers; the other 24 of 93 are MLA
@@ -132,17 +132,22 @@ class NothingSelectedError(LookupError):
 
 
 def select(case_set: str, pattern: str = "*") -> list[BenchCase]:
-    """Cases of a set whose names match a glob, in the set's order.
+    """Cases of a set whose names match a glob, or one of several with commas, in the set's order.
 
     Raises:
-        UnknownNameError: no such set, or a pattern without wildcards that names no case of the set.
-        NothingSelectedError: a pattern with wildcards that matches nothing. Both name what is known.
+        UnknownNameError: no such set, or a glob without wildcards that names no case of the set.
+        NothingSelectedError: a glob with wildcards that matches nothing. Both name what is known.
     """
     if case_set not in SETS:
         raise UnknownNameError(f"--set: expected one of {', '.join(SETS)}, got {case_set!r}")
-    chosen = [case for case in SETS[case_set] if fnmatchcase(case.name, pattern)]
-    if chosen:
-        return chosen
+    for glob in globs(pattern):
+        _require_match(case_set, glob)
+    return [case for case in SETS[case_set] if matches(case.name, pattern)]
+
+
+def _require_match(case_set: str, pattern: str) -> None:
+    if any(matches(case.name, pattern) for case in SETS[case_set]):
+        return
     known = ", ".join(case.name for case in SETS[case_set])
     if any(wildcard in pattern for wildcard in "*?["):
         raise NothingSelectedError(f"--case: nothing in set {case_set!r} matches {pattern!r}; known: {known}")
@@ -157,7 +162,7 @@ def select_by_set(pattern: str = "*") -> dict[str, list[BenchCase]]:
     Raises:
         NothingSelectedError: no set has a matching case; the known ones are in the message.
     """
-    matching = {name: [case for case in cases if fnmatchcase(case.name, pattern)] for name, cases in SETS.items()}
+    matching = {name: [case for case in cases if matches(case.name, pattern)] for name, cases in SETS.items()}
     found = {name: cases for name, cases in matching.items() if cases}
     if not found:
         known = ", ".join(dict.fromkeys(case.name for cases in SETS.values() for case in cases))

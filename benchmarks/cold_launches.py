@@ -34,10 +34,12 @@ class DeviceContracts:
     Attributes:
         always: for every case.
         cold_cases: names of cases that get ``nvbench-cold`` as well.
+        lean: device times of ``PROVIDERS`` alone, which are what gates judge: no host times, no matched streams.
     """
 
     always: tuple[Contract, ...] = ("graph-cold",)
     cold_cases: frozenset[str] = frozenset()
+    lean: bool = False
 
     def under(self, case: BenchCase, names: Iterable[tuple[str, Contract]]) -> list[tuple[str, Contract]]:
         """Op and contract of every series that this process has of the named ones."""
@@ -53,7 +55,7 @@ class DeviceContracts:
 
     def _contracts(self, case: BenchCase, op: str, contract: Contract) -> tuple[Contract, ...]:
         if contract != "graph-cold":
-            return (contract,)
+            return () if self.lean else (contract,)
         chosen = dict.fromkeys(self.always) | ({"nvbench-cold": None} if case.name in self.cold_cases else {})
         return tuple(each for each in chosen if each == "graph-cold" or op in KERNELS)
 
@@ -61,19 +63,19 @@ class DeviceContracts:
 GRAPH_COLD = DeviceContracts()
 
 
-def choose_contracts(text: str | None, case_set: str) -> DeviceContracts:
-    """From a command line's comma-separated list; None for what the set takes by itself.
+def choose_contracts(text: str | None, case_set: str, *, lean: bool = False) -> DeviceContracts:
+    """From a command line's comma-separated list; None for what the set takes by itself, or ``graph-cold`` where lean.
 
     Raises:
         UnknownContractError: a name that is none; the message names those there are.
     """
     if text is None:
-        return DeviceContracts(cold_cases=DEFAULT_CASES.get(case_set, frozenset()))
+        return DeviceContracts(cold_cases=frozenset() if lean else DEFAULT_CASES.get(case_set, frozenset()), lean=lean)
     names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
     for name in names:
         if name not in DEVICE_CONTRACTS:
             raise UnknownContractError(f"--contracts: expected some of {', '.join(DEVICE_CONTRACTS)}, got {name!r}")
-    return DeviceContracts(always=cast("tuple[Contract, ...]", names))
+    return DeviceContracts(always=cast("tuple[Contract, ...]", names), lean=lean)
 
 
 def measure_cold_launches(series: Series, device: torch.device) -> Samples:

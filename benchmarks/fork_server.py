@@ -16,6 +16,7 @@ from typing import NoReturn
 
 from .harness.clean_parent import NotCleanError, require_clean
 from .harness.parent import PARENT_VARIABLE, end_with_parent
+from .own_library import StrangeLibraryError, require_own_library
 
 BROKEN = 5  # as in ci/exits.py
 
@@ -27,6 +28,11 @@ def main(token: str) -> int:
         os.environ["TRITON_INTERPRET"] = "1"  # Triton decides at import, and to ask torch for a GPU would touch it
     from . import process  # noqa: F401  # torch, triton, the kernels: everything a measuring process imports
 
+    try:
+        require_own_library()
+    except StrangeLibraryError as error:
+        print(error, file=sys.stderr)
+        return BROKEN
     gc.collect()
     gc.freeze()  # or the first collection in a child would copy every page that holds an object
     _say(token, "ready")

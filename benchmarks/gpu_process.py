@@ -182,7 +182,7 @@ class GpuProcess:
         return f"failed: {reason}"
 
     def _providers(self, case: BenchCase) -> list[Provider]:
-        return [*PROVIDERS, *extra_providers(case, self._device)]
+        return [*PROVIDERS, *([] if self._contracts.lean else extra_providers(case, self._device))]
 
     def _contracts_of(self, provider: Provider) -> DeviceContracts:
         """A launch by itself has nothing to begin beside."""
@@ -279,7 +279,7 @@ class GpuProcess:
                 f"impossible: {value_us:.2f} us for {cost.total_bytes} bytes, which take {roofline_us:.2f} us at "
                 "the best bandwidth of this process; the buffers were not cold, or the op left out work"
             )
-        elif series.contract == "graph-cold" and (provider.name, series.op) in CONTROLLED:
+        elif not self._contracts.lean and series.contract == "graph-cold" and (provider.name, series.op) in CONTROLLED:
             facts["control_pct"] = self._control_pct(series, value_us)
         self._results.add_samples(series.op, provider.name, case.name, series.contract, samples, **facts)
 

@@ -39,6 +39,7 @@ from .harness.records import (
 )
 from .harness.samples import samples_table
 from .journal import Journal
+from .own_library import require_own_library
 from .progress import Progress
 from .results import Results
 
@@ -71,7 +72,9 @@ def measure(request: Request, console: Console, journal: Path | None = None) -> 
         The record, its samples, and one line for each check or series that failed.
     Raises:
         ContextLostError: a case lost the CUDA context; it is in the journal as failed, and a successor can go on.
+        StrangeLibraryError: the library is not the one beside this program.
     """
+    require_own_library()
     started_s, created_utc = time.monotonic(), utc_now()
     results, cases = Results(), list(request.cases)
     controls: list[Control] = []
@@ -131,7 +134,8 @@ def _identity(request: Request, environment: Environment, subject: Subject) -> d
         "case_set": request.case_set,
         "cases": ",".join(case.name for case in request.cases),
         "seed": str(request.seed),
-        "contracts": ",".join([*request.contracts.always, *sorted(request.contracts.cold_cases)]),
+        "contracts": ",".join([*request.contracts.always, *sorted(request.contracts.cold_cases)])
+        + (" lean" if request.contracts.lean else ""),
         "calibration": repr(request.calibration),
         "source": f"{subject.commit} {subject.source_hash}",
         "environment": repr(environment.cut_key(host=True)),

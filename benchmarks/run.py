@@ -19,6 +19,7 @@ from .harness.parent import end_with_parent
 
 if TYPE_CHECKING:
     from .cases import BenchCase
+    from .cold_launches import DeviceContracts
 
 PASS, USAGE, MISSING, INVALID, BROKEN = 0, 2, 3, 4, 5  # as in ci/exits.py, which this program must not import
 
@@ -35,7 +36,7 @@ def run(
     out: Annotated[
         Path | None, typer.Option(help="JSON file of the record; its samples go beside it as Parquet.")
     ] = None,
-    case: Annotated[str, typer.Option(help="Glob over case names.")] = "*",
+    case: Annotated[str, typer.Option(help="Glob over case names; several with commas.")] = "*",
     seed: Annotated[int | None, typer.Option(help="Of values, slots and orders; drawn when not given.")] = None,
     commit: CommitOption = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the unfinished process of --out.")] = False,
@@ -43,6 +44,10 @@ def run(
         str | None,
         typer.Option(help="Contracts for device time: graph-cold, nvbench-cold, or both with a comma. [the set's own]"),
     ] = None,
+    lean: Annotated[
+        bool,
+        typer.Option("--lean", help="Leave out what no gate judges: host times, matched streams, other providers."),
+    ] = False,
     list_cases: Annotated[bool, typer.Option("--list", help="Print the cases (without --set of all) and end.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be measured and end.")] = False,
     estimate: Annotated[bool, typer.Option("--estimate", help="Print how long it would take and end.")] = False,
@@ -75,7 +80,7 @@ def run(
     if estimate:
         _end(console, _estimate(store, case_set, len(cases)))
     if dry_run:
-        _end(console, _plan(case_set, cases, has_gpu, seed, contracts, out))
+        _end(console, _plan(case_set, cases, has_gpu, seed, _contracts(contracts, case_set, lean), out))
     if out is None:
         _stop(USAGE, "--out: expected a file for the record (or --list to see the cases)")
     if out.exists():
@@ -87,9 +92,10 @@ def run(
     if delay_pct is not None and not has_gpu:
         _stop(USAGE, "--delay-pct: expected a GPU, whose windows become longer; there is none")
     drawn = secrets.randbelow(2**31) if seed is None else seed
-    command = _command(case_set, case, drawn, commit, contracts, delay_pct, out)
+    command = _command(case_set, case, drawn, commit, contracts, lean, delay_pct, out)
+    chosen = _contracts(contracts, case_set, lean)
     purpose = None if collection is None and delay_pct is None else (collection or "by hand", delay_pct)
-    failures = _measure(case_set, cases, drawn, commit, contracts, command, out, console, started, purpose)
+    failures = _measure(case_set, cases, drawn, commit, chosen, command, out, console, started, purpose)
     _say(console, f"record: {out}", *failures)
     if failures:
         _stop(INVALID, f"{len(failures)} checks or series failed; the record says which, and holds no number for them")
@@ -161,19 +167,28 @@ def _estimate(spec: str, case_set: str, num_cases: int) -> list[str]:
     return lines or [f"no estimate: {spec} holds no night of set {case_set} yet (another one: --store)"]
 
 
-def _plan(
-    case_set: str, cases: "list[BenchCase]", has_gpu: bool, seed: int | None, contracts: str | None, out: Path | None
-) -> list[str]:
-    """What a run would do; nothing is written and no kernel is launched."""
+def _contracts(text: str | None, case_set: str, lean: bool) -> "DeviceContracts":
     from .cold_launches import UnknownContractError, choose_contracts
 
     try:
-        chosen = choose_contracts(contracts, case_set)
+        return choose_contracts(text, case_set, lean=lean)
     except UnknownContractError as error:
         _stop(USAGE, str(error))
+
+
+def _plan(
+    case_set: str,
+    cases: "list[BenchCase]",
+    has_gpu: bool,
+    seed: int | None,
+    chosen: "DeviceContracts",
+    out: Path | None,
+) -> list[str]:
+    """What a run would do; nothing is written and no kernel is launched."""
     lines = [f"set: {case_set}, {len(cases)} cases"]
     if has_gpu:
         lines.append(f"contracts for device time: {', '.join(chosen.always)}")
+        lines += ["nothing that no gate judges"] if chosen.lean else []
         cold = sorted(chosen.cold_cases.intersection(case.name for case in cases))
         lines += [f"nvbench-cold for: {', '.join(cold)}"] if cold else []
     else:
@@ -203,27 +218,23 @@ def _measure(
     cases: "list[BenchCase]",
     seed: int,
     commit: str | None,
-    contracts: str | None,
+    contracts: "DeviceContracts",
     command: list[str],
     out: Path,
     console: Console,
     started: str,
     purpose: tuple[str, float | None] | None,
 ) -> list[str]:
-    from .cold_launches import UnknownContractError, choose_contracts
     from .harness.errors import CONTEXT_LOST_EXIT, ContextLostError
     from .harness.records import Calibration
     from .journal import JournalBusyError, journal_path
+    from .own_library import StrangeLibraryError
     from .process import Request, measure, write_record
 
     if started not in ("fresh", "forked"):
         _stop(USAGE, f"--started: expected fresh or forked, got {started!r}")
     calibration = Calibration(collection=purpose[0], delay_pct=purpose[1]) if purpose else None
-    try:
-        chosen = choose_contracts(contracts, case_set)
-        request = Request(case_set, cases, seed, commit, command, started, chosen, calibration)
-    except UnknownContractError as error:
-        _stop(USAGE, str(error))
+    request = Request(case_set, cases, seed, commit, command, started, contracts, calibration)
     try:
         record, samples, failures = measure(request, console, journal_path(out))
     except ContextLostError as error:
@@ -231,7 +242,7 @@ def _measure(
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(CONTEXT_LOST_EXIT)  # an ordinary end would call into the lost context, and may hang or abort there
-    except JournalBusyError as error:
+    except (JournalBusyError, StrangeLibraryError) as error:
         _stop(BROKEN, str(error))
     except Exception as error:
         # Past the cases' own guards: the device, the driver or the environment itself.
@@ -251,6 +262,7 @@ def _command(
     seed: int,
     commit: str | None,
     contracts: str | None,
+    lean: bool,
     delay_pct: float | None,
     out: Path,
 ) -> list[str]:
@@ -258,6 +270,7 @@ def _command(
     command = ["python", "-m", "benchmarks.run", "--set", case_set, "--case", pattern, "--seed", str(seed)]
     command += ["--commit", commit] if commit else []
     command += ["--contracts", contracts] if contracts else []
+    command += ["--lean"] if lean else []
     command += ["--delay-pct", f"{delay_pct:g}"] if delay_pct is not None else []
     return [*command, "--out", out.name]
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 
 from benchmarks.harness.records import Night, Record
+from benchmarks.patterns import matches
 
 from .policy import Aliases
 
@@ -37,7 +37,7 @@ class Tonight:
 
         A case that has left its set is expected while the base night is of the same set: nothing vanishes silently.
         """
-        return case in self.selected or (base.night.case_set == self.case_set and fnmatchcase(case, self.pattern))
+        return case in self.selected or (base.night.case_set == self.case_set and matches(case, self.pattern))
 
 
 def choose_base(

@@ -2,10 +2,10 @@
 
 import shutil
 from collections.abc import Sequence
-from fnmatch import fnmatchcase
 
 from benchmarks.harness.records import Record, decode_record, samples_path
 from benchmarks.harness.samples import read_samples
+from benchmarks.patterns import matches
 
 from .config import StaticConfig
 from .exits import BrokenEnvironmentError, CommandError, MissingDataError
@@ -62,5 +62,5 @@ def patterns(plan: Plan, config: StaticConfig) -> tuple[str, ...]:
 
 def tonight(plan: Plan, config: StaticConfig, selected: Sequence[str], records: Sequence[Record]) -> Tonight:
     """What a night of one architecture consists of."""
-    chosen = [name for name in selected if all(fnmatchcase(name, glob) for glob in patterns(plan, config))]
+    chosen = [name for name in selected if all(matches(name, glob) for glob in patterns(plan, config))]
     return Tonight(plan.case_set, config.case if plan.pattern == "*" else plan.pattern, chosen, records)

@@ -13,8 +13,8 @@ from recoverssm.dispatch import ALIGNMENT, planned_for
 from recoverssm.triton_compat import KernelLaunch
 
 from ..cases import BenchCase
-from ..providers import PROVIDERS
-from ..providers.bare import launches_of
+from ..providers import PROVIDERS, Series
+from .identity import OpFacts, arguments_of, launches_and_torch_ops
 from .lines import inside_package
 
 CONTRACT = "graph-cold"  # its series launch whatever the others launch
@@ -79,30 +79,39 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Jobs by architecture, then kernel; and how many kernels one call of a series launches, by architecture."""
+    """Jobs by architecture, then kernel; how many kernels one call of a series launches, and what else is known of it.
+
+    Both mappings are by architecture, "provider/op" and case.
+    """
 
     jobs: tuple[Job, ...]
-    num_launches: Mapping[str, Mapping[str, Mapping[str, int]]]  # architecture, "provider/op", case
+    num_launches: Mapping[str, Mapping[str, Mapping[str, int]]]
+    ops: Mapping[str, Mapping[str, Mapping[str, OpFacts]]]
 
 
 def plan(cases: Sequence[BenchCase], archs: Sequence[str]) -> Plan:
     """What every case launches on every architecture ("sm_90")."""
     jobs: dict[tuple[str, str], Job] = {}
     num_launches: dict[str, dict[str, dict[str, int]]] = {}
+    ops: dict[str, dict[str, dict[str, OpFacts]]] = {}
     for arch in archs:
-        counts = num_launches.setdefault(arch, {})
+        counts, facts_of = num_launches.setdefault(arch, {}), ops.setdefault(arch, {})
         with planned_for(arch_number(arch)):
             for case in cases:
-                for series, launches in _launches(case):
-                    counts.setdefault(series, {})[case.name] = len(launches)
-                    for launch, tensors in launches:
+                for name, series in _series(case):
+                    calls, torch_ops = launches_and_torch_ops(series)
+                    counts.setdefault(name, {})[case.name] = len(calls[-1])
+                    facts = OpFacts(series.cost.read_bytes, series.cost.write_bytes, torch_ops=torch_ops)
+                    facts_of.setdefault(name, {})[case.name] = facts
+                    for launch, tensors in (one for call in calls for one in call):
                         job = Job(arch, launch, tensors, specialise(launch, tensors))
                         job = jobs.setdefault((arch, job.name), job)
-                        job.launched_by.add(series)
+                        facts.launches.append((job.name, arguments_of(launch, tensors)))
+                        job.launched_by.add(name)
                         if job.cases[-1:] != [case.name]:
                             job.cases.append(case.name)
     order = {arch: number for number, arch in enumerate(archs)}
-    return Plan(tuple(sorted(jobs.values(), key=lambda job: (order[job.arch], job.name))), num_launches)
+    return Plan(tuple(sorted(jobs.values(), key=lambda job: (order[job.arch], job.name))), num_launches, ops)
 
 
 def arch_number(arch: str) -> int:
@@ -127,11 +136,11 @@ def _scalar(value: float) -> str:
     return f"{kind}:16" if value % ALIGNMENT == 0 else kind
 
 
-def _launches(case: BenchCase) -> list[tuple[str, list[tuple[KernelLaunch, Sequence[Tensor]]]]]:
-    """One entry per call of every series; a series has several where layers differ."""
-    found = []
-    for provider in PROVIDERS:
-        for series in provider.prepare(case, torch.device("meta"), 0, 0).series():
-            if series.contract == CONTRACT:
-                found += [(f"{provider.name}/{series.op}", launches_of(call)) for call in series.calls]
-    return found
+def _series(case: BenchCase) -> list[tuple[str, Series]]:
+    """Every series that is compiled for, by "provider/op"; its calls differ where layers do."""
+    return [
+        (f"{provider.name}/{series.op}", series)
+        for provider in PROVIDERS
+        for series in provider.prepare(case, torch.device("meta"), 0, 0).series()
+        if series.contract == CONTRACT
+    ]

@@ -78,6 +78,7 @@ def run(
         "problems": [*problems.values(), *(f"{name} is missing from Triton" for name in tools.missing)],
         "kernels": [_entry(job, outcome) for job, outcome in zip(planned.jobs, outcomes, strict=True)],
         "num_launches": planned.num_launches,
+        "ops": _ops(planned, outcomes),
     }
     out.parent.mkdir(parents=True, exist_ok=True)
     temporary = out.with_name(f".{out.name}.{os.getpid()}")
@@ -110,6 +111,23 @@ def _entry(job: Any, outcome: Any) -> dict[str, Any]:
         "failure": outcome.failure,
         "figures": outcome.examined.figures if outcome.examined else None,
         "lines": outcome.examined.lines if outcome.examined else {},
+    }
+
+
+def _ops(planned: Any, outcomes: Sequence[Any]) -> dict[str, Any]:
+    """Modelled bytes and fingerprint, by architecture, "provider/op" and case."""
+    hashes: dict[str, dict[str, str | None]] = {}
+    for job, outcome in zip(planned.jobs, outcomes, strict=True):
+        figures = outcome.examined.figures if outcome.examined else {}
+        hashes.setdefault(job.arch, {})[job.name] = figures.get("binary_hash")
+
+    def entry(arch: str, facts: Any) -> dict[str, Any]:
+        bytes_of_a_call = {"read_bytes": facts.read_bytes, "write_bytes": facts.write_bytes}
+        return {**bytes_of_a_call, "fingerprint": facts.fingerprint(hashes.get(arch, {}))}
+
+    return {
+        arch: {name: {case: entry(arch, facts) for case, facts in by_case.items()} for name, by_case in by_name.items()}
+        for arch, by_name in planned.ops.items()
     }
 
 

@@ -58,6 +58,13 @@ def test_a_pattern_selects_in_the_order_of_the_set():
     assert [case.num_requests for case in chosen] == [1, 4, 16]
 
 
+def test_globs_with_commas_select_what_any_of_them_matches_and_each_must_match_something():
+    names = [case.name for case in select("pr", "*_b128_*_fp32, kimi_k3_tp8_b1_t8_a3.84_bf16")]
+    assert names == ["kimi_k3_tp8_b1_t8_a3.84_bf16", "kimi_k3_tp8_b128_t8_a3.84_fp32"]
+    with pytest.raises(NothingSelectedError, match=r"matches '\*_b7_\*'"):
+        select("pr", "*_b128_*,*_b7_*")
+
+
 def test_an_unknown_set_is_refused_with_the_known_ones():
     with pytest.raises(UnknownNameError, match=r"--set: expected one of smoke, pr, nightly, roofline, got 'nighly'"):
         select("nighly")

@@ -89,3 +89,10 @@ def test_the_command_line_refuses_an_unknown_contract(tmp_path):
 
     assert result.exit_code == 2
     assert "--contracts: expected some of graph-cold, nvbench-cold, got 'warm'" in result.output
+
+
+def test_a_lean_process_takes_no_host_times_and_no_launches_alone():
+    lean = choose_contracts(None, "nightly", lean=True)
+
+    assert {contract for case in SETS["nightly"] for _, contract in lean.under(case, NAMES)} == {"graph-cold"}
+    assert ("verify", "host-dispatch") not in choose_contracts("nvbench-cold", "pr", lean=True).under(CASE, NAMES)

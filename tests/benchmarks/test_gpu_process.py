@@ -400,3 +400,11 @@ def test_a_case_that_fails_its_check_has_no_launch_alone_either(measure):
     results = measure(FakeProvider(num_touched=1), contracts=choose_contracts("graph-cold,nvbench-cold", "pr"))
 
     assert series_of(results, "nvbench-cold").status == "failed"
+
+
+def test_a_lean_process_measures_no_matched_streams(measure):
+    results = measure(FakeProvider(), contracts=choose_contracts(None, "pr", lean=True))
+
+    assert [item.contract for item in results.measurements] == ["graph-cold"]
+    assert series_of(results).control_pct is None
+    assert not measure.controls

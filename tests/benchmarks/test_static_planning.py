@@ -1,11 +1,17 @@
 """What is compiled is what the ops would launch there, found without a card and without memory."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from benchmarks.cases import SETS, kimi_k3
+from benchmarks.providers import Series
+from benchmarks.providers.base import layer_sizes
+from benchmarks.static.identity import launches_and_torch_ops
 from benchmarks.static.planning import plan
 from recoverssm import triton_compat
+from recoverssm.cost import Cost
 
 CASE = kimi_k3(8, 32, 8, 3.84, "bf16")
 
@@ -59,3 +65,48 @@ def test_ids_and_order_do_not_depend_on_the_process_or_the_order_of_cases(smoke)
     again = plan(SETS["smoke"][::-1], ["sm_90", "sm_100"])
     assert [(job.arch, job.id) for job in again.jobs] == [(job.arch, job.id) for job in smoke.jobs]
     assert all(tensor.device == torch.device("meta") for job in smoke.jobs for tensor in job.tensors)
+
+
+def fingerprints(planned, binary="hash"):
+    hashes = {job.name: f"{binary} {job.kernel}" for job in planned.jobs}
+    return {name: facts[CASE.name].fingerprint(hashes) for name, facts in planned.ops["sm_90"].items()}
+
+
+def test_the_same_work_has_the_same_fingerprint_whatever_else_is_planned(smoke):
+    assert fingerprints(plan([CASE], ["sm_90"])) == fingerprints(smoke)
+
+
+def test_another_binary_argument_or_torch_operation_is_other_work(smoke):
+    facts = smoke.ops["sm_90"]["recoverssm/verify"][CASE.name]
+    hashes = {job.name: "hash" for job in smoke.jobs}
+    same = facts.fingerprint(hashes)
+    (job, (grid, *rest)) = facts.launches[0]
+
+    other_grid = replace(facts, launches=[(job, [[number + 1 for number in grid], *rest]), *facts.launches[1:]])
+    other_torch = replace(facts, torch_ops=[*facts.torch_ops, "aten.fill_.Scalar"])
+    assert (
+        len(
+            {
+                same,
+                other_grid.fingerprint(hashes),
+                other_torch.fingerprint(hashes),
+                fingerprints(smoke)["recoverssm/verify"],
+            }
+        )
+        == 4
+    )
+    assert facts.fingerprint(dict.fromkeys(hashes)) is None
+
+
+def test_torch_operations_inside_a_call_are_seen():
+    pool = torch.empty(4, device="meta")
+    launches, torch_ops = launches_and_torch_ops(Series("conv", "graph-cold", (pool.zero_,), Cost(1, 1, 0)))
+    assert launches == [[]]
+    assert torch_ops == ["aten.zero_.default"]
+
+
+def test_modelled_bytes_of_a_call_are_those_of_the_cost_model(smoke):
+    facts = smoke.ops["sm_90"]["recoverssm/verify"][CASE.name]
+    sizes = layer_sizes(CASE)
+    assert facts.read_bytes >= CASE.num_requests * sizes.state_bytes
+    assert 0 < facts.write_bytes < facts.read_bytes
