@@ -3,7 +3,7 @@
 import random
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 from .exits import Exit, Interrupted
 
@@ -21,7 +21,7 @@ from .accept.cli import app as accept
 from .calibrate.cli import app as calibrate
 from .commits.cli import app as commits
 from .history.cli import app as history
-from .shell import JsonFlag, errors, print_json
+from .shell import JsonFlag, end_with, errors, print_json
 
 if TYPE_CHECKING:
     from .nightly import Options, Result
@@ -106,13 +106,13 @@ def nightly(  # the options are the documentation
         from .nightly import Options, run_nightly
 
         if show_list:
-            _preview(preview.listing(case_set, pattern), as_json)
+            end_with(preview.listing(case_set, pattern), as_json)
         case_set, cases = preview.select_cases(case_set, pattern)
         config = load_nightly()
         count = processes if processes is not None else config.processes
         if dry_run or estimate:
             seen = preview.Preview(case_set, pattern, cases, store, count, gpus, seed)
-            _preview(seen.estimate() if estimate else seen.dry_run(), as_json)
+            end_with(seen.estimate() if estimate else seen.dry_run(), as_json)
         options = Options(
             case_set=case_set,
             pattern=pattern,
@@ -288,7 +288,7 @@ def tune(
 
         request = tuning.Request(op, dtype or (), batch or (), tokens or (), heads, candidate, rounds, any_bits)
         if dry_run or estimate:
-            _preview(tuning.estimate(request) if estimate else tuning.preview(request), as_json)
+            end_with(tuning.estimate(request) if estimate else tuning.preview(request), as_json)
         path = table or TABLE
         result = tuning.tune(
             request, out, path, Console(stderr=True), resume=resume, write=write, gpus=gpus, wait_s=wait
@@ -335,13 +335,6 @@ def static(
         if not as_json:
             print(f"report: {out / compiled.REPORT}")
         raise typer.Exit(int(code))
-
-
-def _preview(facts: dict[str, Any], as_json: bool) -> NoReturn:
-    from .preview import show
-
-    print_json(facts) if as_json else show(facts, Console())
-    raise typer.Exit(0)
 
 
 def _finish(result: "Result", options: "Options", as_json: bool) -> NoReturn:

@@ -4,7 +4,7 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cache
@@ -28,6 +28,7 @@ from .progress import NightProgress
 from .session import State, save
 from .starting import ForkServer, FreshStarter, Starter
 from .succession import Succession
+from .trees import clean_env
 
 if TYPE_CHECKING:
     from .counting import Counted
@@ -42,6 +43,9 @@ class Measuring:
     Attributes:
         command: what starts one measuring process; ``--set``, ``--out`` and the rest are appended.
         fork_server: what starts a parent of forked ones.
+        root: where they start, and so whose sources they measure: this checkout, or the tree of a commit.
+        source_hash: of the sources that each must have measured; None asks nothing.
+        backfill: what records say they were measured for.
         quarantined: records that could not be read, with the reason; they lie in ``out / "quarantine"``.
         failures: processes that left no record, with the reason.
         warnings: what went wrong without loss, such as a push that failed.
@@ -54,29 +58,33 @@ class Measuring:
     command: Sequence[str]
     fork_server: Sequence[str]
     console: Console
+    root: Path = ROOT
+    source_hash: str | None = None
+    backfill: str | None = None
     quarantined: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     counted: "Counted | None" = None  # goes into the next record
     until_s: float = math.inf  # of the monotonic clock: no process is started after it
 
-    def measure(self, gpu: Gpu) -> None:
-        """Run every process of this GPU that has left no record yet.
+    def measure(self, gpu: Gpu, seeds: Container[int] | None = None) -> None:
+        """Run every process of this GPU that has left no record yet, or of those the ones with these seeds.
 
         Raises:
             UsageError, MissingDataError, BrokenEnvironmentError: a process says that the others would end likewise.
             Interrupted: records of finished processes are in the store and in the state file.
         """
         total, missing = len(self.state.plan.seeds), self.state.missing(gpu.uuid)
+        where = gpu.uuid[:12] if self.root == ROOT else f"{gpu.uuid[:12]} {self.root.name}"
         with (
-            NightProgress(self.console, gpu.uuid[:12], done=total - len(missing), total=total) as progress,
+            NightProgress(self.console, where, done=total - len(missing), total=total) as progress,
             ExitStack() as servers,
         ):
             succession = Succession(
                 self.config, self.config.cap_s(self.state.plan.case_set), progress.line, progress.warn
             )
             starters = self._starters(gpu, servers)
-            for seed in missing:
+            for seed in (one for one in missing if seeds is None or one in seeds):
                 if time.monotonic() >= self.until_s:
                     return
                 if len(self.failures) >= self.config.max_failed_processes:
@@ -93,9 +101,9 @@ class Measuring:
 
     def _starters(self, gpu: Gpu, servers: ExitStack) -> Callable[[int], Starter]:
         """How to start the process of a seed; a parent to fork from comes up when the first one needs it."""
-        env = gpu.child_env(os.environ)
-        fresh = FreshStarter(self.command, env, ROOT)
-        forked = cache(lambda: servers.enter_context(ForkServer(env, ROOT, self.fork_server)))
+        env = gpu.child_env(os.environ if self.root == ROOT else clean_env(os.environ))
+        fresh = FreshStarter(self.command, env, self.root)
+        forked = cache(lambda: servers.enter_context(ForkServer(env, self.root, self.fork_server)))
         return lambda seed: forked() if self.state.is_forked(seed) else fresh
 
     def _run(self, succession: Succession, starter: Starter, gpu: Gpu, seed: int, path: Path) -> bool:
@@ -135,6 +143,9 @@ class Measuring:
             reason = f"the process that was to measure GPU {gpu.uuid} saw no GPU and measured the CPU"
             self._set_aside(path, reason)
             raise BrokenEnvironmentError(reason, "python -m ci doctor")
+        if self.source_hash not in (None, record.subject.source_hash):
+            return self._set_aside(path, f"measured other sources than those in {self.root}")
+        record = msgspec.structs.replace(record, backfill=self.backfill)
         if self.counted is not None:
             counters = {"counters": list(self.counted.counters), "counters_missing": self.counted.missing}
             record = msgspec.structs.replace(record, **counters)

@@ -170,19 +170,30 @@ def _begin(options: Options) -> tuple[State, list[Gpu]]:
     return old, choose_gpus(",".join(old.plan.gpus), present)
 
 
+@contextmanager
+def alone_on(gpu: Gpu, wait_s: float) -> Iterator[None]:
+    """Hold the lock of a GPU that torch can use. The CPU has none: its times are never gated, so runs may overlap.
+
+    Raises:
+        BrokenEnvironmentError: another run holds it for longer than ``wait_s``, or torch cannot use it.
+    """
+    with ExitStack() as stack:
+        if gpu.uuid != CPU:
+            try:
+                stack.enter_context(GpuLock(gpu.uuid, timeout_s=wait_s))
+            except LockHeldError as error:
+                raise BrokenEnvironmentError(str(error), "wait for it: --wait SECONDS") from error
+            require_usable(gpu)
+        yield
+
+
 def measure_gpu(gpu: Gpu, measuring: Measuring, options: Options) -> None:
     """Run what is missing on one GPU, under its lock. Raises as ``Measuring.measure``, and when the GPU is in use."""
     if not measuring.state.missing(gpu.uuid):
         return
-    with ExitStack() as stack:
-        if gpu.uuid != CPU:  # the CPU's times are never gated, so nights there may overlap
-            try:
-                stack.enter_context(GpuLock(gpu.uuid, timeout_s=options.wait_s))
-            except LockHeldError as error:
-                raise BrokenEnvironmentError(str(error), "wait for it: --wait SECONDS") from error
-            require_usable(gpu)
-            if options.precompile:
-                compile_first(gpu, measuring, options.compile_command)
+    with alone_on(gpu, options.wait_s):
+        if gpu.uuid != CPU and options.precompile:
+            compile_first(gpu, measuring, options.compile_command)
         if options.counters and not measuring.state.records.get(gpu.uuid):
             arguments = ["--set", NIGHTLY_SET, "--large"]
             measuring.counted = count(gpu, options.out / "counters", arguments, measuring.console)

@@ -37,6 +37,16 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, indent=1, allow_nan=False, default=str))
 
 
+def end_with(facts: dict[str, Any], as_json: bool) -> NoReturn:
+    """Print facts, one a line or as JSON, and end the command well."""
+    from rich.console import Console
+
+    from .preview import show
+
+    print_json(facts) if as_json else show(facts, Console())
+    raise typer.Exit(0)
+
+
 def _fail(code: Exit, message: str, next_step: str, as_json: bool) -> NoReturn:
     steps = [next_step] if next_step else []
     if as_json:

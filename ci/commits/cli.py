@@ -1,5 +1,6 @@
 """``python -m ci compare|reproduce|backfill|bisect|trends``: commits and nights held against each other."""
 
+import random
 from pathlib import Path
 from typing import Annotated
 
@@ -7,7 +8,8 @@ import typer
 from rich.console import Console
 
 from benchmarks.harness.command_line import CommandLine
-from ci.shell import JsonFlag, errors, print_json
+from ci.exits import UsageError
+from ci.shell import JsonFlag, end_with, errors, print_json
 
 app = CommandLine()
 Stores = Annotated[
@@ -65,3 +67,71 @@ def _compare_static(a: Path, b: Path, as_json: bool) -> None:
 
     found = static_compare.compare(static_compare.load(a), static_compare.load(b))
     print_json(static_compare.as_json(found)) if as_json else static_compare.show(found, Console())
+
+
+@app.command(
+    epilog="Examples: python -m ci backfill main~20..main --set pr --case '*_b32_*'; "
+    "python -m ci backfill v0.1..main --every 5 --prepare --out out/backfill; python -m ci backfill --resume"
+)
+def backfill(
+    commits: Annotated[
+        str | None, typer.Argument(metavar="A..B", help="Commits after A up to B; not with --resume.")
+    ] = None,
+    case_set: Annotated[str, typer.Option("--set", help="Set of cases (benchmarks/cases.py).")] = "pr",
+    case: CaseGlob = "*",
+    rounds: Annotated[int, typer.Option("--processes", min=1, help="Fresh processes per commit: as many rounds.")] = 5,
+    every: Annotated[int, typer.Option(min=1, help="Only every so manieth commit; B is always one.")] = 1,
+    program: Annotated[
+        str | None,
+        typer.Option(metavar="REF", help="Commit whose benchmarks measure all, or own: each its own. [B]"),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder of the trees and of the state.")] = Path("out/backfill"),
+    store: Annotated[str, typer.Option(help="Where records go: a store that no night uses.")] = "out/backfill-store",
+    gpus: Annotated[str | None, typer.Option(help="UUID of the one card, or cpu; the first if left out.")] = None,
+    wait: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="Wait so long for a GPU in use.")] = 0.0,
+    max_minutes: Annotated[float | None, typer.Option(min=0, help="Start no process later; --resume goes on.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Orders of commits and cases; at random when left out.")] = None,
+    show_list: Annotated[bool, typer.Option("--list", help="Print the commits and end.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would run and end.")] = False,
+    estimate: Annotated[bool, typer.Option("--estimate", help="Print about how long it would take and end.")] = False,
+    prepare: Annotated[bool, typer.Option("--prepare", help="Write the trees and end; --resume needs no git.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the backfill in --out.")] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Measure every commit of a range on one card, one process of each in turn, rounds in random order.
+
+    Only what was measured so is comparable from commit to commit. A commit whose process does not start, or that lacks
+    what the program calls, is skipped and named; commits of the same sources are measured once. 0: every commit that
+    works has all its processes; 2: usage; 3: no commits, or none that works; 4: some processes left no record;
+    5: no card; 130: interrupted, and --resume goes on.
+    """
+    with errors(as_json):
+        from benchmarks.harness.store import open_store
+        from ci.preview import select_cases
+
+        from . import backfill as command
+        from . import backfill_report
+
+        console = Console(stderr=True)
+        if resume:
+            if commits is not None:
+                raise UsageError("--resume: expected no A..B: the range is that of --out")
+            state = command.load_state(out)
+        else:
+            if commits is None:
+                raise UsageError("expected A..B, or --resume", "python -m ci backfill --help")
+            case_set, selected = select_cases(case_set, case)
+            drawn = random.randrange(2**31) if seed is None else seed
+            request = command.Request(commits, case_set, case, store, rounds, drawn, every, program)
+            if show_list or dry_run or estimate:
+                end_with(command.preview(request, len(selected), estimate=estimate, only_list=show_list), as_json)
+            state = command.prepare(request, out, console)
+        if prepare:
+            end_with({"prepared": str(out), "next": f"python -m ci backfill --resume --out {out}"}, as_json)
+        result = command.run(state, out, console, gpus=gpus, wait_s=wait, max_minutes=max_minutes)
+        found = backfill_report.ratios(open_store(state.plan.store, writable=False), result)
+        if as_json:
+            print_json(backfill_report.as_json(result, found))
+        else:
+            backfill_report.show(result, found, Console())
+        raise typer.Exit(int(result.code))
