@@ -128,7 +128,7 @@ class Measuring:
         command = ["--set", plan.case_set, "--out", str(path), "--seed", str(seed)]
         command += ["--case", plan.pattern] if plan.pattern != "*" else []
         if plan.delays is not None:
-            command += ["--collection", plan.id]
+            command += ["--lean", "--collection", plan.id]  # what a gate measures
             command += ["--delay-pct", f"{plan.delays[seed]:g}"] if seed in plan.delays else []
         return command + (["--commit", plan.commit] if plan.commit else [])
 

@@ -12,6 +12,8 @@ from benchmarks.harness.command_line import CommandLine, CommitOption
 from ci.exits import UsageError
 from ci.shell import JsonFlag, errors, print_json
 
+AA_SET = Path("reports/aa/v1")
+
 app = CommandLine(
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -78,6 +80,25 @@ def collect(  # the options are the documentation
         else:
             print(*done.messages, sep="\n")
         raise typer.Exit(int(done.code))
+
+
+@app.command(
+    epilog="Examples: python -m ci calibrate publish out/calibration; "
+    "python -m ci calibrate publish downloads/aa --out reports/aa/v1"
+)
+def publish(
+    sources: Annotated[list[str], typer.Argument(help="Stores of collections, or folders of another A/A set.")],
+    out: Annotated[Path, typer.Option(help="Folder of the A/A set; what it holds stays.")] = AA_SET,
+    as_json: JsonFlag = False,
+) -> None:
+    """Add collected processes, with every sample, to the public A/A set. Doing it again changes nothing."""
+    with errors(as_json):
+        from .dataset import fingerprint
+        from .publish import publish as add
+
+        found = add(sources, out)
+        lines = [*found.counts(), f"{out}: {len(found.series)} series, SHA-256 {fingerprint(out)}"]
+        print_json({"exit_code": 0, "lines": lines}) if as_json else print(*lines, sep="\n")
 
 
 def _percents(text: str) -> list[float]:

@@ -19,6 +19,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     for name in ("--set", "--seed", "--case", "--commit", "--started", "--collection", "--delay-pct"):
         parser.add_argument(name)
+    parser.add_argument("--lean", action="store_true")
     args = parser.parse_args()
     started = args.folder / "started.txt"
     index = len(started.read_text().splitlines()) if started.exists() else 0

@@ -15,6 +15,7 @@ from ci.__main__ import app
 from ci.calibrate.collect import Asked, collect, schedule
 from ci.exits import Exit, UsageError
 from ci.gpus import Gpu
+from ci.measuring import Measuring
 from ci.session import load
 from tests.ci.nights import make_record, make_records, timed
 
@@ -70,15 +71,13 @@ def test_each_process_leaves_one_record_and_no_night(run, fake_night, one_gpu):
 
 def test_processes_are_told_their_delay_and_their_collection(run, fake_night, one_gpu, monkeypatch):
     arguments = []
-    whole = "ci.measuring.Measuring._arguments"
-    from ci.measuring import Measuring
-
-    plain = Measuring._arguments
-    monkeypatch.setattr(whole, lambda *a: arguments.append(plain(*a)) or arguments[-1])
+    whole = Measuring._arguments
+    monkeypatch.setattr(Measuring, "_arguments", lambda *a: arguments.append(whole(*a)) or arguments[-1])
     done = run(make_records((100.0, 102.0)), processes=1, delays=(2.0,), each=1)
 
-    told = sorted(" ".join(one[one.index("--collection") :]) for one in arguments)
-    assert told == [f"--collection {done.collection}", f"--collection {done.collection} --delay-pct 2"]
+    told = sorted(" ".join(one[one.index("--lean") :]) for one in arguments)
+    plain = f"--lean --collection {done.collection}"
+    assert told == [plain, f"{plain} --delay-pct 2"]
 
 
 def test_collection_that_ran_out_of_minutes_goes_on(run, fake_night, one_gpu):
