@@ -135,3 +135,37 @@ def backfill(
         else:
             backfill_report.show(result, found, Console())
         raise typer.Exit(int(result.code))
+
+
+@app.command(
+    epilog="Examples: python -m ci reproduce latest; python -m ci reproduce 1ca701 --case '*_b32_*' --op verify --run; "
+    "python -m ci reproduce out/gate"
+)
+def reproduce(
+    what: Annotated[
+        str, typer.Argument(help="A night's or record's id or its end, a commit, latest~N; a gate's folder.")
+    ],
+    case: CaseGlob = "*",
+    metric: Annotated[str, typer.Option(metavar="GLOB", help="device_us, out_error, cache_bytes, ...")] = "*",
+    op: Annotated[str, typer.Option(metavar="GLOB", help="verify, commit, step, ...")] = "*",
+    gpu_model: GpuModel = "*",
+    execute: Annotated[bool, typer.Option("--run", help="Also run the commands; the exit code is theirs.")] = False,
+    stores: Stores = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Print the commands that measure again what a verdict is about: of a night its most urgent one that fits.
+
+    A change of time is measured as a gate between the base night's commit and the night's; a failed check with the seed
+    of a process in which it failed, in a checkout of that commit; a gate's folder is judged again and measured anew.
+    What this machine has otherwise is told first. 0: printed; 3: no such thing; with --run 5 on another GPU model.
+    """
+    with errors(as_json):
+        from ci.history.layout import default_stores
+        from reports.sources import read_stores
+
+        from . import reproduce as command
+
+        history = None if Path(what).is_dir() else read_stores(stores or default_stores())
+        found = command.reproduce(history, what, case=case, metric=metric, op=op, gpu_model=gpu_model)
+        print_json(command.as_json(found)) if as_json else command.show(found, Console(stderr=execute))
+        raise typer.Exit(command.run(found) if execute else 0)
