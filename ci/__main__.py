@@ -18,6 +18,7 @@ from benchmarks.harness.closed_pipes import outlive_readers
 from benchmarks.harness.command_line import CommandLine, CommitOption
 
 from .accept.cli import app as accept
+from .announce.cli import app as announce
 from .calibrate.cli import app as calibrate
 from .commits.cli import app as commits
 from .history.cli import app as history
@@ -38,6 +39,7 @@ app = CommandLine(
 
 app.add_typer(history, name="history")
 app.add_typer(accept, name="accept")
+app.add_typer(announce)
 app.add_typer(commits)
 app.add_typer(calibrate, name="calibrate")
 

@@ -19,7 +19,18 @@ from msgspec.structs import replace
 
 from benchmarks.harness.records import COMMIT_HASH, Record, RegressionState, VerdictName
 
-from .config import FOLDER, THRESHOLDS_FILE, Date, Key, Reason, Text, Thresholds, load_thresholds, load_toml
+from .config import (
+    EXACT_CONTRACTS,
+    FOLDER,
+    THRESHOLDS_FILE,
+    Date,
+    Key,
+    Reason,
+    Text,
+    Thresholds,
+    load_thresholds,
+    load_toml,
+)
 from .exits import UsageError
 
 KNOWN_FILE = FOLDER / "known-regressions.toml"
@@ -99,7 +110,8 @@ class KnownRegressions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
         """What is known of one verdict. ``seen_before``: other data than these have shown the same regression."""
         entry = self.entry_for(key, gpu_model)
         if verdict == "regressed":
-            unknown: RegressionState = "confirmed" if seen_before else "new"
+            certain = seen_before or key[4] in EXACT_CONTRACTS  # exact values have no noise
+            unknown: RegressionState = "confirmed" if certain else "new"
             return Known(unknown) if entry is None else _excuse(entry, change_pct, today, unknown)
         if entry is not None and verdict in ("unchanged", "improved"):
             return Known("fixed", f"no longer worse than the base; known since {entry.date}")

@@ -10,11 +10,11 @@ import pytest
 from markdown_it import MarkdownIt
 from rich.console import Console
 
+from ci.foreign_text import BREAK, code, fenced, markdown, plain
 from ci.gate.outputs import FILES, wording, write
 from ci.gate.outputs.machine import badge, check
 from ci.gate.outputs.markdown import MARKER, MAX_CHARACTERS, comment, summary
 from ci.gate.outputs.terminal import show
-from ci.gate.outputs.text import BREAK, code, fenced, markdown, plain
 from ci.gate.result import decode, encode
 from tests.ci.gate_results import AGAIN, finding, result, vanished, verdict
 

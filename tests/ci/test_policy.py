@@ -79,6 +79,7 @@ def test_a_regression_nobody_knows_is_new_and_confirmed_once_other_data_show_it(
 
     assert say(known).state == "new"
     assert say(known, seen_before=True).state == "confirmed"
+    assert say(known, key=("cache_bytes", "state", "recoverssm", CASE, "exact")).state == "confirmed"
     assert say(known, "blind").state == ""
 
 

@@ -2,10 +2,10 @@
 
 from xml.etree import ElementTree as ET  # writes only; nothing is parsed
 
+from ci.foreign_text import plain
 from ci.gate.result import GateResult, GateVerdict
 
 from . import wording
-from .text import plain
 
 UNDECIDED = ("inconclusive", "blind")
 

@@ -3,10 +3,10 @@
 import json
 from typing import Any
 
+from ci.foreign_text import plain
 from ci.gate.result import GateResult
 
 from . import markdown, wording
-from .text import plain
 
 CHECK_NAME = "performance gate"
 COLOURS = {"passed": "brightgreen", "regressed": "red", "incomplete": "orange", "invalid": "orange"}

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
+from ci.foreign_text import code, fenced, markdown
 from ci.gate.result import GateResult, GateVerdict
 
 from . import wording
-from .text import code, fenced, markdown
 
 MARKER = "<!-- recoverssm-gate -->"  # by which a later gate finds the comment to replace
 SUMMARY_ROWS = 200

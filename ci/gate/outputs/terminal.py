@@ -6,11 +6,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from ci.foreign_text import plain
 from ci.gate.result import GateResult, GateVerdict
 from ci.show import STYLES
 
 from . import wording
-from .text import plain
 
 ROWS = 40
 

@@ -1,0 +1,61 @@
+"""``python -m ci announce``: what nights found, as files that other programs post or serve. Posts nothing itself."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from benchmarks.harness.command_line import CommandLine
+from ci.exits import MissingDataError
+from ci.shell import JsonFlag, errors, print_json
+
+app = CommandLine(rich_markup_mode=None)
+
+
+@app.command(epilog="Example: python -m ci announce --store branch:perf-history --out out/site --url https://...")
+def announce(
+    stores: Annotated[
+        list[str] | None,
+        typer.Option("--store", help="As often as needed; out/store and reports/history, where they are, if left out."),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder for the files.")] = Path("out/announce"),
+    url: Annotated[str, typer.Option(help="Address of the page, for the feed's links.")] = "",
+    as_json: JsonFlag = False,
+) -> None:
+    """Write feed.xml (Atom), a badge for each card's last night, and an issue's text where a regression is confirmed.
+
+    Posts nothing. The first line of an issue's file is its title, the rest its body.
+    """
+    with errors(as_json):
+        from benchmarks.harness.store import open_store
+        from ci.gate.outputs.machine import as_bytes
+        from ci.history.layout import default_stores
+
+        from .feed import badge, feed, newest
+        from .issue import issue
+
+        opened = [open_store(spec, writable=False) for spec in stores or default_stores()]
+        homes = {night.id: (night, store) for store in opened for night in store.nights()}
+        nights = [night for night, _ in homes.values()]
+        if not nights:
+            raise MissingDataError("no night in any store", "python -m ci nightly --set smoke")
+        contents = {"feed.xml": feed(nights, url)}
+        for model, night in newest(nights).items():
+            contents[f"badge-{model}.json"] = as_bytes(badge(night))
+            store = homes[night.id][1]
+            base = homes.get(night.base_night or "")
+            base_records = base[1].records(base[0].records) if base else []
+            text = issue(night, store.records(night.records), base_records)
+            if text is not None:
+                contents[f"issue-{model}.md"] = text.as_file().encode()
+        out.mkdir(parents=True, exist_ok=True)
+        for stale in out.glob("issue-*.md"):
+            stale.unlink()  # of a regression that is confirmed no more
+        for name, content in contents.items():
+            (out / name).write_bytes(content)
+        files = [str(out / name) for name in sorted(contents)]
+        if as_json:
+            print_json({"exit_code": 0, "files": files})
+            return
+        for name in files:
+            print(name)
