@@ -22,6 +22,7 @@ from .announce.cli import app as announce
 from .calibrate.cli import app as calibrate
 from .commits.cli import app as commits
 from .history.cli import app as history
+from .posting.cli import app as posting
 from .shell import JsonFlag, end_with, errors, print_json
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ app = CommandLine(
 app.add_typer(history, name="history")
 app.add_typer(accept, name="accept")
 app.add_typer(announce)
+app.add_typer(posting)
 app.add_typer(commits)
 app.add_typer(calibrate, name="calibrate")
 
