@@ -13,6 +13,10 @@ from ci.exits import UsageError
 from ci.shell import JsonFlag, errors, print_json
 
 AA_SET = Path("reports/aa/v1")
+TRUST_MARK, RULES_MARK = "trust", "rules"
+Data = Annotated[Path, typer.Option(help="Folder of the A/A set.")]
+GpuModel = Annotated[str | None, typer.Option(help="Which of the set's GPU models; its only one if left out.")]
+Write = Annotated[Path | None, typer.Option(help="Write the tables into this document, between their marks.")]
 
 app = CommandLine(
     no_args_is_help=True,
@@ -99,6 +103,69 @@ def publish(
         found = add(sources, out)
         lines = [*found.counts(), f"{out}: {len(found.series)} series, SHA-256 {fingerprint(out)}"]
         print_json({"exit_code": 0, "lines": lines}) if as_json else print(*lines, sep="\n")
+
+
+@app.command(epilog="Examples: python -m ci calibrate score; python -m ci calibrate score --write docs/trust.md")
+def score(
+    data: Data = AA_SET,
+    gpu_model: GpuModel = None,
+    gates: Annotated[int, typer.Option(min=1, help="Gates of the code against itself, drawn at random.")] = 2000,
+    trials: Annotated[int, typer.Option(min=1, help="Gates for each delay and occasion.")] = 200,
+    seed: Annotated[int, typer.Option(help="Of all draws: the same seed gives the same record.")] = 1,
+    out: Annotated[Path, typer.Option(help="Folder for the trust record.")] = Path("reports/trust"),
+    write: Write = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Write the trust record: how often the gate is wrong, what it finds, and which promises that keeps.
+
+    Exit code 0 whether or not they are kept: the record says so.
+    """
+    with errors(as_json):
+        from ci.marked import write_between_marks
+
+        from . import text, trust
+        from .score import Sizes
+        from .score import score as judge
+
+        record = judge(data, gpu_model, Sizes(gates, trials, seed))
+        out.mkdir(parents=True, exist_ok=True)
+        path = out / trust.file_name(record)
+        path.write_bytes(trust.encode(record))
+        if write is not None:
+            write_between_marks(write, TRUST_MARK, text.trust_markdown(record))
+        if as_json:
+            print(trust.encode(record).decode(), end="")
+        else:
+            lines = [f"{text.MET[one.met]}: {one.name}: {one.found} (wanted: {one.wanted})" for one in record.targets]
+            print(*lines, f"trust record: {path}", sep="\n")
+
+
+@app.command(
+    epilog="Examples: python -m ci calibrate benchmark; python -m ci calibrate benchmark --write docs/trust.md"
+)
+def benchmark(
+    data: Data = AA_SET,
+    gpu_model: GpuModel = None,
+    pairs: Annotated[int, typer.Option(min=1, help="Pairs of each kind and occasion.")] = 100,
+    seed: Annotated[int, typer.Option(help="Of all draws: the same seed gives the same table.")] = 1,
+    write: Write = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Score benchmark gates: ours and other tools' rules on the same pairs of the A/A set.
+
+    Apache Otava joins in where it is installed: pip install --no-deps apache-otava; its analysis needs NumPy and SciPy.
+    """
+    with errors(as_json):
+        from ci.marked import write_between_marks
+
+        from . import text
+        from .benchmark import benchmark as run
+
+        rows = run(data, gpu_model, pairs=pairs, seed=seed)
+        table = text.rules_markdown(rows)
+        if write is not None:
+            write_between_marks(write, RULES_MARK, table)
+        print_json([asdict(row) for row in rows]) if as_json else print(table)
 
 
 def _percents(text: str) -> list[float]:

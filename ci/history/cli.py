@@ -192,15 +192,17 @@ def variance(
     Processes whose controls disagree do not count; the notes name them.
     """
     with errors(as_json):
+        from ci.marked import write_between_marks
+
         from .layout import default_stores
-        from .variance import HEADINGS, markdown, share_lines, summary_rows, write_between_marks
+        from .variance import HEADINGS, MARK, markdown, share_lines, summary_rows
         from .variance import variance as estimate
 
         table = estimate(
             stores or default_stores(), gpu_model=gpu_model, case=case, metric=metric, across_code=across_code
         )
         if write is not None:
-            write_between_marks(write, markdown(table))
+            write_between_marks(write, MARK, markdown(table))
         if as_json:
             gpus = dict.fromkeys(spread.gpu for spread in table.spreads)
             shares = {gpu: [_fields(share) for share in table.shares(gpu)] for gpu in gpus}

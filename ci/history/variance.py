@@ -4,7 +4,6 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -12,13 +11,13 @@ import pyarrow.parquet as pq
 from benchmarks.harness.records import Night, Record
 from benchmarks.harness.stats.variance import Components, Process, components, pooled_sd_pct
 from ci.config import load_thresholds
-from ci.exits import MissingDataError, UsageError
+from ci.exits import MissingDataError
 from ci.validity import tell_sound
 from reports.sources import History, read_stores
 
 from .query import connect, run
 
-MARKS = ("<!-- variance:start -->", "<!-- variance:end -->")
+MARK = "variance"
 # What a quiet card gives (docs/measuring.md): name, batch sizes, limit of the spread between processes, wanted share.
 LARGE_BATCH = 32
 SMALL_BATCHES = (1, 8)
@@ -281,16 +280,6 @@ def markdown(table: Table) -> str:
     rows = [HEADINGS, ["---"] * 4 + ["---:"] * 7, *summary_rows(table)]
     lines = ["| " + " | ".join(row) + " |" for row in rows]
     return "\n".join([said, "", *lines, "", *(f"- {line}." for line in share_lines(table))])
-
-
-def write_between_marks(path: Path, text: str) -> None:
-    """Replace what lies between the marks of a document. Raises UsageError when it has none."""
-    start, end = MARKS
-    before, found, rest = path.read_text(encoding="utf-8").partition(start)
-    _, closed, after = rest.partition(end)
-    if not found or not closed:
-        raise UsageError(f"{path}: expected {start} and {end}, each once")
-    path.write_text(f"{before}{start}\n\n{text}\n\n{end}{after}", encoding="utf-8")
 
 
 def _middle(values: Iterable[float | None]) -> str:

@@ -14,9 +14,12 @@ from benchmarks.harness.records import encode
 from benchmarks.harness.samples import SCHEMA
 from ci.__main__ import app
 from ci.exits import Exit, MissingDataError, UsageError
-from ci.history.variance import MARKS, markdown, variance, write_between_marks
+from ci.history.variance import MARK, markdown, variance
+from ci.marked import marks, write_between_marks
 from tests.ci.nights import CASE, ENVIRONMENT, drifting
 from tests.ci.stores import SPREAD, MadeNight, leave_out, make_night, store_nights
+
+MARKS = marks(MARK)
 
 ROOT = Path(__file__).resolve().parents[2]
 ONE = CASE.replace("b32", "b1")
@@ -166,7 +169,7 @@ def test_text_goes_between_the_marks_and_nothing_else_changes(tmp_path):
     path.write_text(f"before\n{MARKS[0]}\nold\n{MARKS[1]}\nafter\n")
 
     for _ in range(2):
-        write_between_marks(path, "new")
+        write_between_marks(path, MARK, "new")
         assert path.read_text() == f"before\n{MARKS[0]}\n\nnew\n\n{MARKS[1]}\nafter\n"
 
 
@@ -174,7 +177,7 @@ def test_a_document_without_marks_is_a_usage_error(tmp_path):
     (tmp_path / "a.md").write_text("text")
 
     with pytest.raises(UsageError, match="variance:start"):
-        write_between_marks(tmp_path / "a.md", "new")
+        write_between_marks(tmp_path / "a.md", MARK, "new")
 
 
 def test_the_figures_in_the_documents_are_those_of_the_recorded_nights():

@@ -1,0 +1,132 @@
+"""``ci calibrate benchmark``: our gate and other tools' rules on the same pairs, clean ones and slowed ones."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from . import replay
+from .dataset import Dataset, Process, Value, read
+from .draws import Indices, clean_gate
+from .replay import CONFIRM, SCREEN, Flags, Floats, Limits
+from .rules import Rule, Side, known_rules
+from .score import limits_of, of_model, usable
+
+OURS, FLOORLESS = "this gate", "this gate without absolute floors"
+
+
+@dataclass(slots=True)
+class Row:
+    """What one rule did. Counts over pairs, and over pairs x series."""
+
+    name: str
+    processes: str
+    clean_pairs: int = 0
+    pairs_with_alarm: int = 0
+    clean_cells: int = 0
+    alarms: int = 0
+    found: dict[float, tuple[int, int]] = field(default_factory=dict)  # by delay: series called slower, and all
+
+    @property
+    def any_alarm_pct(self) -> float:
+        """Of clean pairs."""
+        return 100 * self.pairs_with_alarm / self.clean_pairs if self.clean_pairs else math.nan
+
+    @property
+    def alarm_pct(self) -> float:
+        """Of series of clean pairs."""
+        return 100 * self.alarms / self.clean_cells if self.clean_cells else math.nan
+
+    def found_pct(self, delay_pct: float) -> float:
+        """Of slowed series."""
+        found, tried = self.found.get(delay_pct, (0, 0))
+        return 100 * found / tried if tried else math.nan
+
+    def add_clean(self, called: Flags) -> None:
+        """One clean pair, [series]."""
+        self.clean_pairs += 1
+        self.pairs_with_alarm += bool(called.any())
+        self.clean_cells += len(called)
+        self.alarms += int(called.sum())
+
+    def add_slowed(self, delay_pct: float, called: Flags) -> None:
+        """One pair whose head has the delay in every series, each judged by itself, [series]."""
+        found, tried = self.found.get(delay_pct, (0, 0))
+        self.found[delay_pct] = (found + int(called.sum()), tried + len(called))
+
+
+def benchmark(
+    folder: Path, gpu_model: str | None = None, *, pairs: int = 100, seed: int = 1, rules: Sequence[Rule] | None = None
+) -> list[Row]:
+    """Rows in the order of the rules, ours first; ``pairs`` of each occasion, of every kind.
+
+    A pair is drawn as a gate draws its processes. A rule of one process a side gets the first of each.
+
+    Raises:
+        MissingDataError: as ``score``.
+    """
+    data = of_model(read(folder), gpu_model)
+    occasions = {one.id: one for one in usable(data)}
+    with_floor, without, _ = limits_of(data, list(occasions.values()))
+    gates = [
+        (Row(name, f"{SCREEN}, then {CONFIRM}"), Limits.of(limits))
+        for name, limits in ((OURS, with_floor), (FLOORLESS, without))
+    ]
+    rules = known_rules(SCREEN) if rules is None else rules
+    rows = [Row(rule.name, f"{rule.processes}") for rule in rules]
+    rng = np.random.default_rng(seed)
+    for name in occasions:
+        plain = _Recorded.of(data, data.chosen(occasion=name, delay_pct=None))
+        slowed = [(pct, _Recorded.of(data, data.chosen(occasion=name, delay_pct=pct))) for pct in data.delays]
+        for _ in range(pairs):
+            screen, confirm = clean_gate(len(plain.logs), rng)
+            first, second = screen.of(plain.logs), confirm.of(plain.logs)
+            for row, limits in gates:
+                row.add_clean(replay.regressed(replay.tested(first, second, limits), second, limits))
+            base = plain.sides(screen.base)
+            for row, rule in zip(rows, rules, strict=True):
+                row.add_clean(_called(rule, base, plain.sides(screen.head)))
+            for pct, slow in slowed:
+                if not len(slow.logs):
+                    continue
+                heads = [stage.with_head(len(slow.logs), rng) for stage in (screen, confirm)]
+                slow_first, slow_second = (stage.of(plain.logs, slow.logs) for stage in heads)
+                for row, limits in gates:
+                    clean = replay.tested(first, second, limits)
+                    changed = replay.tested(slow_first, slow_second, limits)
+                    row.add_slowed(pct, replay.regressed_alone(clean, changed, slow_second, limits))
+                for row, rule in zip(rows, rules, strict=True):
+                    row.add_slowed(pct, _called(rule, base, slow.sides(heads[0].head)))
+    return [row for row, _ in gates] + rows
+
+
+@dataclass(frozen=True, slots=True)
+class _Recorded:
+    """Processes of one kind on one occasion, in order of time: log medians [processes, series], and all samples."""
+
+    logs: Floats
+    values: list[list[Value | None]]  # by series, then process
+
+    @classmethod
+    def of(cls, data: Dataset, processes: Sequence[Process]) -> "_Recorded":
+        values = [[data.values.get((one.process, series.key)) for one in processes] for series in data.series]
+        return cls(np.log(data.medians(processes)), values)
+
+    def sides(self, chosen: Indices) -> list[Side | None]:
+        """[series]; None where one of these processes has no value."""
+        return [_side([row[index] for index in sorted(chosen)]) for row in self.values]
+
+
+def _side(values: Sequence[Value | None]) -> Side | None:
+    known = [value for value in values if value is not None]
+    if len(known) < len(values):
+        return None
+    return Side([value.median for value in known], known[0].samples, known[0].sm_mhz)
+
+
+def _called(rule: Rule, base: Sequence[Side | None], head: Sequence[Side | None]) -> Flags:
+    """[series]: called slower; a series without values is not, for nobody looked."""
+    pairs = zip(base, head, strict=True)
+    return np.array([a is not None and b is not None and rule.slower(a, b) for a, b in pairs], dtype=bool)

@@ -1,0 +1,148 @@
+"""A gate replayed on recorded processes, all series at once: the same two stages and the same rules, as arrays.
+
+``benchmarks.harness.stats.paired`` judges one series with every number that people want to see. Thousands of gates over
+all series need its decisions alone; a test holds the two together.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy import stats
+
+from benchmarks.harness.stats.gate_power import DESIGN, SUSPICION_LEVEL
+from benchmarks.harness.stats.modes import MIN_DISTANCE_PCT, mode_distance_pct
+from benchmarks.harness.stats.paired import CAUTION_OF_MODES, RATE, PairLimits
+from ci.config import Thresholds
+
+from .dataset import Series
+
+Floats = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
+
+PER_BLOCK = 2  # processes of a side in a block
+SCREEN, CONFIRM = PER_BLOCK * DESIGN.n_screen, PER_BLOCK * DESIGN.n_confirm  # processes of a side
+GATE = 2 * SCREEN  # processes of a screen
+WHOLE = GATE + 2 * CONFIRM  # and with a confirmation
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits of all series as log ratios, the floor in them; [series]. Times: lower is better."""
+
+    margin: Floats
+    suspect: Floats
+    limit: Floats
+    gated: Flags
+
+    @classmethod
+    def of(cls, each: Sequence[PairLimits]) -> "Limits":
+        """Of limits that have their floor in them (``PairLimits.at``)."""
+        columns = [[one.margin_pct, one.suspect_pct, one.limit_pct] for one in each]
+        margin, suspect, limit = np.log1p(np.array(columns, dtype=float).reshape(-1, 3).T / 100)
+        return cls(margin, suspect, limit, np.array([one.gated for one in each], dtype=bool))
+
+
+def pair_limits(
+    series: Sequence[Series], medians_us: Floats, gpu_model: str, thresholds: Thresholds
+) -> list[PairLimits]:
+    """How ``ci gate`` judges each series at its time [series]; the floor is in the limit."""
+    found = []
+    for one, median_us in zip(series, medians_us, strict=True):
+        row = thresholds.row_for(one.key, num_requests=one.num_requests, gpu_model=gpu_model)
+        limit, margin = thresholds.paired_pct_for(row)
+        limits = PairLimits(margin, limit, row.floor_us, row.better.get(one.metric, "lower"), row.gated)
+        found.append(limits.at(float(median_us)))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Log process medians of both sides, [processes of a side, series]; rows 2i and 2i + 1 make block i."""
+
+    base: Floats
+    head: Floats
+
+    @property
+    def diffs(self) -> Floats:
+        """[blocks, series]: log ratio head over base of each block."""
+        ratios = self.head - self.base
+        return (ratios[::PER_BLOCK] + ratios[1::PER_BLOCK]) / PER_BLOCK
+
+    def slowed(self, logs: Floats) -> "Stage":
+        """With the head longer by these log ratios, [series]."""
+        return Stage(self.base, self.head + logs)
+
+
+@dataclass(frozen=True, slots=True)
+class Tested:
+    """What both stages say of each series; [series]."""
+
+    suspect: Flags
+    mean: Floats  # of the confirmation's blocks
+    p_above: Floats  # of the confirmation, one-sided against the margin
+
+    def slow(self, limits: Limits) -> Flags:
+        """Suspects that the confirmation may call slower, before the family is looked at."""
+        return self.suspect & (self.mean >= limits.limit)
+
+
+def suspects(diffs: Floats, limits: Limits) -> Flags:
+    """[series]: significant against no change in either direction, and estimated beyond the suspicion."""
+    mean = diffs.mean(axis=0)
+    found: Flags = (_tail(np.abs(mean), diffs) < SUSPICION_LEVEL) & (np.abs(mean) >= limits.suspect)
+    return found
+
+
+def tested(screen: Stage, confirm: Stage, limits: Limits) -> Tested:
+    """Both stages of every series; a confirmation counts only where the screen made a suspect."""
+    diffs = confirm.diffs
+    mean = diffs.mean(axis=0)
+    return Tested(suspects(screen.diffs, limits), mean, _tail(mean - limits.margin, diffs))
+
+
+def regressed(found: Tested, confirm: Stage, limits: Limits) -> Flags:
+    """[series]: called slower by the whole gate, Benjamini-Hochberg over the gated suspects and over the others."""
+    slow = found.slow(limits)
+    verdicts = np.zeros_like(slow)
+    for index in np.flatnonzero(slow):
+        family = found.suspect & (limits.gated == limits.gated[index])
+        q = adjusted(found.p_above[index], found.p_above[family & (np.arange(len(slow)) != index)])
+        verdicts[index] = q <= _rate(confirm, int(index))
+    return verdicts
+
+
+def regressed_alone(clean: Tested, changed: Tested, confirm: Stage, limits: Limits) -> Flags:
+    """[series]: called slower when it alone changed and all others are as in ``clean``; ``confirm`` has the change."""
+    slow = changed.slow(limits)
+    verdicts = np.zeros_like(slow)
+    for index in np.flatnonzero(slow):
+        others = clean.suspect & (limits.gated == limits.gated[index])
+        others[index] = False
+        verdicts[index] = adjusted(changed.p_above[index], clean.p_above[others]) <= _rate(confirm, int(index))
+    return verdicts
+
+
+def adjusted(p: float, others: Floats) -> float:
+    """``p`` after Benjamini-Hochberg over itself and the others."""
+    ordered = np.sort(np.append(others, p))
+    ranks = np.arange(1, len(ordered) + 1)
+    steps = ordered * len(ordered) / ranks
+    return float(min(1.0, steps[np.searchsorted(ordered, p, side="left") :].min()))
+
+
+def _rate(confirm: Stage, index: int) -> float:
+    sides = (confirm.base[:, index], confirm.head[:, index])
+    near = np.log1p(MIN_DISTANCE_PCT / 100)
+    has_modes = any(np.ptp(side) >= near and mode_distance_pct([*np.exp(side)]) is not None for side in sides)
+    return RATE / CAUTION_OF_MODES if has_modes else RATE
+
+
+def _tail(excess: Floats, diffs: Floats) -> Floats:
+    """One-sided p of "the mean is no larger", [series]; 0 or 1 where there is no spread."""
+    n = len(diffs)
+    error = diffs.std(axis=0, ddof=1) / np.sqrt(n)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        p: Floats = stats.t.sf(excess / error, n - 1)
+    return np.where(error > 0, p, np.where(excess > 0, 0.0, 1.0))

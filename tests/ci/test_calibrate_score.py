@@ -1,0 +1,158 @@
+"""Trust records of made-up sets whose answer is known, and what becomes of sets that cannot be scored."""
+
+from dataclasses import replace
+
+import msgspec
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from benchmarks.harness.stats.paired import PairLimits
+from ci.__main__ import app
+from ci.calibrate import trust
+from ci.calibrate.dataset import merged, write
+from ci.calibrate.draws import Kinds, disjoint_gates, exact_upper_pct
+from ci.calibrate.publish import from_records
+from ci.calibrate.replay import GATE, WHOLE, Limits
+from ci.calibrate.score import Sizes, score
+from ci.calibrate.targets import targets
+from ci.calibrate.text import trust_markdown
+from ci.exits import MissingDataError
+from ci.marked import marks
+from tests.ci.collected import collection
+
+QUIET = {"verify": (300.0, 0.2), "commit": (900.0, 0.3), "step": (2000.0, 0.2)}
+SIZES = Sizes(gates=60, trials=10)
+
+
+def written(tmp_path, *occasions):
+    parts = [
+        from_records(list(collection(name, ops, seed=seed, hours=seed, **facts)))
+        for seed, (name, ops, facts) in enumerate(occasions)
+    ]
+    write(merged(parts), tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def quiet(tmp_path):
+    facts = {"plain": 24, "delays": (2.0, 5.0), "each": 6}
+    return written(tmp_path / "v1", ("one", QUIET, facts), ("two", QUIET, facts))
+
+
+def met(record):
+    return {one.name: one.met for one in record.targets}
+
+
+def test_quiet_card_finds_everything_and_raises_no_alarm(quiet):
+    record = score(quiet, sizes=replace(SIZES, gates=2000))
+
+    assert [(one.delay_pct, one.realised_pct, one.real_pct) for one in record.power] == [(2, 2, 100), (5, 5, 100)]
+    assert (record.disjoint.num_gates, record.disjoint.num_with_alarm) == (2, 0)
+    assert record.blind_pct == {"2": 0, "3": 0}
+    kept = met(record)
+    assert kept.pop("false alarms, exact bound") is None  # two gates show next to nothing
+    assert kept.pop("delays of 3 % found, all series") is None  # not collected
+    assert set(kept.values()) == {True}
+
+
+def test_loud_series_are_blind_and_worst_first(tmp_path):
+    loud = {**QUIET, "conv": (50.0, 4.0)}
+    record = score(written(tmp_path, ("one", loud, {"plain": 24, "delays": (2.0,), "each": 6})), sizes=SIZES)
+
+    assert record.series[0].op == "conv"
+    assert record.series[0].process_sd_pct == pytest.approx(4.0, rel=0.5)
+    assert [one.op for one in record.blind(3.0)] == ["conv"]
+    assert record.blind_pct["3"] == 25
+    assert met(record)["series blind to 3 %"] is False
+    assert record.power[0].real_pct < 85
+
+
+def test_floor_makes_short_kernels_blind_and_the_record_says_what_noise_would_allow(tmp_path):
+    record = score(written(tmp_path, ("one", {"plan": (1.2, 0.2)}, {"plain": 24})), sizes=SIZES)
+
+    plan = record.series[0]
+    assert plan.detectable_pct > 3 * plan.noise_detectable_pct
+    assert plan.noise_detectable_pct < 2
+
+
+def test_same_set_and_seed_give_the_same_bytes(quiet):
+    assert trust.encode(score(quiet, sizes=SIZES)) == trust.encode(score(quiet, sizes=SIZES))
+
+
+def test_record_reads_back(quiet, tmp_path):
+    record = score(quiet, sizes=SIZES)
+    path = tmp_path / trust.file_name(record)
+    path.write_bytes(trust.encode(record))
+
+    assert trust.load(path) == record
+    assert path.name.startswith("nvidia-h200-2026-11-29-")
+
+
+def test_series_that_a_process_lacks_is_no_alarm_and_counts_as_not_found(tmp_path):
+    found = list(collection("one", QUIET, plain=24, delays=(5.0,), each=6))
+    cut = [
+        (msgspec.structs.replace(record, measurements=record.measurements[:2]), samples)
+        if record.calibration.delay_pct
+        else (record, samples)
+        for record, samples in found
+    ]
+    write(from_records(cut), tmp_path)
+    record = score(tmp_path, sizes=SIZES)
+
+    assert record.power[0].real_pct == pytest.approx(100 * 2 / 3, abs=0.1)
+    assert record.resampled.num_with_alarm == 0
+
+
+@pytest.mark.parametrize(
+    ("found", "tried", "upper"), [(0, 0, None), (0, 300, 0.994), (3, 300, 2.567), (0, 3, 63.16), (2, 2, 100.0)]
+)
+def test_exact_bound_is_that_of_clopper_and_pearson(found, tried, upper):
+    assert exact_upper_pct(found, tried) == (None if upper is None else pytest.approx(upper, abs=0.01))
+
+
+def test_disjoint_gates_use_no_process_twice_and_count_what_they_cannot_settle():
+    limits = Limits.of([PairLimits()])
+    rng = np.random.default_rng(1)
+    noise = 0.001 * rng.standard_normal((2 * GATE + 5, 1))
+    quiet = Kinds("one", noise, {}, {})
+    assert disjoint_gates([quiet], limits, rng).num_gates == 2
+
+    # One process in four is slow: a head that gets them all is a suspect, and nobody is left to ask.
+    short = Kinds("two", np.tile([[0.0], [0.1], [0.1], [0.0]], (GATE // 4, 1)) + noise[:GATE], {}, {})
+    found = [disjoint_gates([short], limits, np.random.default_rng(seed)) for seed in range(40)]
+    assert any(one.num_unsettled == 1 and one.upper_pct == 100 for one in found)
+
+    long = Kinds("three", np.concatenate([short.plain, noise[: WHOLE - GATE], noise[: WHOLE - GATE]])[:WHOLE], {}, {})
+    found = [disjoint_gates([long], limits, np.random.default_rng(seed)) for seed in range(40)]
+    assert any(one.num_with_suspects and not one.num_unsettled for one in found)
+
+
+def test_promises_without_data_are_neither_kept_nor_missed(quiet):
+    record = score(quiet, sizes=SIZES)
+    rows = targets(record.disjoint, record.resampled, [], {})
+
+    assert {one.met for one in rows} == {None}
+
+
+def test_set_without_enough_processes_cannot_be_scored(tmp_path):
+    with pytest.raises(MissingDataError, match="no occasion with 4 processes"):
+        score(written(tmp_path, ("one", QUIET, {"plain": 3})), sizes=SIZES)
+
+
+def test_unknown_gpu_model_is_refused_with_those_there_are(quiet):
+    with pytest.raises(MissingDataError, match="expected one of nvidia-h200, got gb300"):
+        score(quiet, "gb300", SIZES)
+
+
+def test_command_writes_the_record_and_the_page(quiet, tmp_path):
+    page = tmp_path / "trust.md"
+    page.write_text("\n".join(("# Trust", *marks("trust"), "end")))
+    arguments = ["calibrate", "score", "--data", str(quiet), "--out", str(tmp_path / "trust"), "--write", str(page)]
+    result = CliRunner().invoke(app, [*arguments, "--gates", "20", "--trials", "2"], catch_exceptions=False)
+
+    assert result.exit_code == 0
+    (path,) = (tmp_path / "trust").iterdir()
+    assert trust_markdown(trust.load(path)) in page.read_text()
+    assert "model estimate" in page.read_text()
+    assert str(path) in result.output
