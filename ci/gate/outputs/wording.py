@@ -127,8 +127,5 @@ def reason_of(v: GateVerdict) -> str:
 
 
 def finding_of(finding: Finding) -> str:
-    """One line: what, of which case, and who cleared it."""
-    case = f" ({finding.case})" if finding.case else ""
-    cleared = f"; cleared by {finding.cleared_by}" if finding.cleared_by else ""
-    kind = "" if finding.kind == "note" else f"{finding.kind.replace('-', ' ')}{case}: "
-    return f"{kind}{finding.message}{cleared}"
+    """One line: what, and who cleared it. The message is complete on its own."""
+    return f"{finding.message}; cleared by {finding.cleared_by}" if finding.cleared_by else finding.message
