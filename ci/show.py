@@ -1,5 +1,6 @@
 """Prints a night: totals, the verdicts that matter most, what to do next. A table on a terminal, lines elsewhere."""
 
+import shlex
 from collections import Counter
 
 from rich.console import Console
@@ -44,11 +45,19 @@ def show_night(night: Night, console: Console, *, rows: int = ROWS) -> None:
     shown = notable[:rows]
     if shown and console.is_terminal:
         console.print(_table(shown))
-    else:
-        for verdict in shown:
+    for verdict in shown:
+        if not console.is_terminal:
             _print(console, _line(verdict))
+        if verdict.fails:
+            _print(console, f"  again: {again(night, verdict)}")
     if len(notable) > len(shown):
         _print(console, f"{len(shown)} of {len(notable)} shown, strongest evidence first; the night's file has all")
+
+
+def again(night: Night, verdict: Verdict) -> str:
+    """The command that tells how this verdict is measured again; --run does it."""
+    series = ("--case", verdict.case, "--op", verdict.op, "--metric", verdict.metric)
+    return shlex.join(("python", "-m", "ci", "reproduce", night.id, *series))
 
 
 def next_step(night: Night, store: str) -> str | None:

@@ -154,7 +154,8 @@ def _series_row(case: str, series: Series, processes: Processes, verdict: Verdic
 def _verdict_word(verdict: Verdict | None) -> str:
     if verdict is None:
         return text.MISSING
-    return f"{VERDICT_MARKS[verdict.verdict]} {verdict.verdict}" + ("" if verdict.gated else " (not gated)")
+    known = f" ({verdict.known})" if verdict.known else ""
+    return f"{VERDICT_MARKS[verdict.verdict]} {verdict.verdict}{known}" + ("" if verdict.gated else " (not gated)")
 
 
 def _series_note(verdict: Verdict | None) -> str:

@@ -205,7 +205,8 @@ def _row(name: str, case: Case | None, night: Night, processes: Processes, colum
 
 def _explained(verdict: Verdict) -> str:
     gated = "" if verdict.gated else " (shown only, not gated)"
-    return f"{verdict.metric} {verdict.op} {verdict.provider}: {verdict.reason}{gated}"
+    known = f"; {verdict.known}: {verdict.known_reason}" if verdict.known_reason else ""
+    return f"{verdict.metric} {verdict.op} {verdict.provider}: {verdict.reason}{known}{gated}"
 
 
 def _checks_cell(summary: derive.CheckSummary) -> Cell:

@@ -13,6 +13,7 @@ from benchmarks.harness.records import Night, Verdict
 from ci.exits import Exit
 from ci.foreign_text import plain
 from ci.judging import URGENCY
+from ci.show import again
 
 ATOM = "http://www.w3.org/2005/Atom"
 ENTRIES = 60
@@ -92,11 +93,10 @@ def _lines(night: Night) -> list[str]:
         series = f"{v.metric}/{v.op}/{v.provider}/{v.case}/{v.contract}"
         state = f" ({v.known})" if v.known and v.known != "acknowledged" else ""
         lines.append(plain(f"{_word(v)}{state} {series}: {reason}"))
+        lines += [plain(f"again: {again(night, v)}")] if v.fails else []
     if len(told) > LINES:
         lines.append(f"{LINES} of {len(told)} shown, strongest evidence first; the night's file has all")
     lines += [plain(f"note: {note}") for note in night.notes[:LINES]] if night.exit_code == Exit.INVALID else []
-    if told:
-        lines.append(plain(f"again: python -m ci reproduce {night.id}"))
     return lines
 
 

@@ -1,12 +1,15 @@
 """The text of an issue for a confirmed regression of a night: what, how sure, since when, how to measure it again."""
 
+import shlex
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from benchmarks.harness.records import Night, Record, Verdict
 from ci.foreign_text import code, fenced, markdown
+from ci.show import again
 
 ROWS = 30
+COMMANDS = 10
 SHORT_HASH = 10
 
 
@@ -73,11 +76,11 @@ def _table(found: Sequence[Verdict]) -> str:
 
 def _commands(night: Night, found: Sequence[Verdict], good: str | None, bad: str | None) -> list[str]:
     case = found[0].case if len({v.case for v in found}) == 1 else "*"
-    commands = [f"python -m ci reproduce {night.id} --case '{case}' --op {found[0].op}"]
+    commands = [again(night, v) for v in found[:COMMANDS]]
     if good and bad and good != bad and not night.is_static:
         commands += [
-            f"python -m ci gate --base {good} --head {bad} --case '{case}'",
-            f"python -m ci backfill {good}..{bad} --case '{case}'",
+            f"python -m ci gate --base {good} --head {bad} --case {shlex.quote(case)}",
+            f"python -m ci backfill {good}..{bad} --case {shlex.quote(case)}",
         ]
     return commands
 

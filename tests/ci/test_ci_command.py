@@ -232,6 +232,13 @@ class TestTable:
 
         assert "--case 'kimi_k3_tp8_b32_t8_a3.84_fp32' --processes 12 --store S" in step
 
+    def test_every_alarm_says_how_to_measure_it_again(self, fake_night, plain):
+        fake_night.night(make_records())
+        night = fake_night.night(make_records([2 * v for v in QUIET])).nights[0]
+
+        series = "--case kimi_k3_tp8_b32_t8_a3.84_fp32 --op verify --metric device_us"
+        assert f"  again: python -m ci reproduce {night.id} {series}\n" in self.shown(night, plain)
+
 
 class TestDoctor:
     def test_machine_without_a_gpu_can_run_the_nightly(self, tmp_path):
