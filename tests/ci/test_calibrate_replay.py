@@ -75,7 +75,7 @@ def test_adjusted_p_is_that_of_benjamini_and_hochberg(p):
 
 def test_limits_of_a_series_are_those_of_the_gate_with_its_floor():
     series = [Series("device_us", op, "recoverssm", "case", "graph-cold", "us", 1) for op in ("plan", "verify")]
-    short, long = replay.pair_limits(series, np.array([1.2, 400.0]), "nvidia-h200", load_thresholds())
+    short, long = replay.pair_limits(series, np.array([1.0, 400.0]), "nvidia-h200", load_thresholds())
 
-    assert short.limit_pct == pytest.approx(100 * 0.15 / 1.2)
+    assert short.limit_pct == pytest.approx(100 * 0.02 / 1.0)
     assert (long.margin_pct, long.limit_pct, long.gated) == (0.5, 1.5, True)

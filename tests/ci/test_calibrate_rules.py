@@ -69,7 +69,7 @@ def test_robust_nvbench_wants_a_gap_in_time_and_in_cycles():
 
 
 def test_table_has_our_gate_first_and_counts_pairs_and_series(tmp_path):
-    ops = {"verify": (300.0, 0.2), "plan": (1.2, 0.2)}
+    ops = {"verify": (300.0, 0.2), "plan": (0.3, 0.2)}
     write(from_records(list(collection("one", ops, plain=24, delays=(5.0,), each=6))), tmp_path)
     always, never = Rule("always", 1, lambda base, head: True), Rule("never", 12, lambda base, head: False)
     ours, floorless, yes, no = benchmark(tmp_path, pairs=10, rules=[always, never])

@@ -69,7 +69,7 @@ def test_loud_series_are_blind_and_worst_first(tmp_path):
 
 
 def test_floor_makes_short_kernels_blind_and_the_record_says_what_noise_would_allow(tmp_path):
-    record = score(written(tmp_path, ("one", {"plan": (1.2, 0.2)}, {"plain": 24})), sizes=SIZES)
+    record = score(written(tmp_path, ("one", {"plan": (0.3, 0.2)}, {"plain": 24})), sizes=SIZES)
 
     plan = record.series[0]
     assert plan.detectable_pct > 3 * plan.noise_detectable_pct
