@@ -20,7 +20,7 @@ LAUNCH_US = 2.0  # what a kernel that returns at once adds to a graph, at first 
 FALLBACK_MHZ = 1000.0  # where the device does not tell its clock
 NUM_SIZINGS = 3
 CLOSE_ENOUGH = 0.1  # of the delay asked for: what remains is recorded
-NUM_PAIRS, BATCH = 3, 5  # batches of windows without and with the delay, in turn
+NUM_PAIRS, BATCH = 2, 5  # batches of windows without and with the delay, in turn
 
 
 @dataclass(frozen=True, slots=True)

@@ -142,11 +142,15 @@ def _detectable(sd_pct: float, limits: PairLimits) -> float | None:
 
 
 def _power(found: Found, occasions: Sequence[Kinds]) -> Power:
-    realised = [one.realised[found.delay_pct] for one in occasions if found.delay_pct in one.realised]
+    pct = found.delay_pct
+    having = [one for one in occasions if pct in one.delayed]
+    realised = [one.realised[pct] for one in having]
+    apart = [np.mean(one.delayed[pct], axis=0) - np.mean(one.plain, axis=0) for one in having]
     cells = len(found.real) * found.num_gates
     return Power(
-        delay_pct=found.delay_pct,
+        delay_pct=pct,
         realised_pct=rounded(100 * math.expm1(float(np.nanmean(realised)))) or 0.0,
+        apart_pct=rounded(100 * math.expm1(float(np.nanmean(apart)))) or 0.0,
         real_pct=rounded(100 * float(found.real.sum()) / cells) or 0.0,
         synthetic_pct=rounded(100 * float(found.synthetic.sum()) / cells) or 0.0,
         num_series=len(found.real),

@@ -42,11 +42,19 @@ def trust_markdown(record: TrustRecord) -> str:
         f"({record.resampled.label}): {record.resampled.num_with_alarm} of {record.resampled.num_gates} gates, "
         f"{record.resampled.num_with_suspects} of them with suspects.",
         _table(
-            ("delay", "came out as", "found, on the device", "found, synthetic", "series x gates"),
+            (
+                "delay",
+                "came out as",
+                "against plain processes",
+                "found, on the device",
+                "found, synthetic",
+                "series x gates",
+            ),
             [
                 (
                     f"{one.delay_pct:g} %",
                     f"{one.realised_pct:.2f} %",
+                    f"{one.apart_pct:+.2f} %",
                     f"{one.real_pct:.1f} %",
                     f"{one.synthetic_pct:.1f} %",
                     f"{one.num_series} x {one.num_gates}",

@@ -51,7 +51,8 @@ class Power(Struct, frozen=True, kw_only=True):
     """Share of gates that find one slowed series among series that are not, over all series."""
 
     delay_pct: float  # asked for
-    realised_pct: float  # mean over series of what came out
+    realised_pct: float  # mean over series of what came out, each process against its own windows
+    apart_pct: float  # mean over series by which these processes differ from the plain ones of their occasion
     real_pct: float  # head: processes with a delay on the device
     synthetic_pct: float  # head: plain processes, their times scaled by the same
     num_series: int
