@@ -30,6 +30,11 @@ def publish(sources: Sequence[str], out: Path) -> Dataset:
     if (out / FILES[0]).exists():
         parts.append(read(out))
     found = merged(parts)
+    if not found.values:
+        raise MissingDataError(
+            f"{', '.join(sources)}: no device time under {CONTRACT}: collected without a GPU?",
+            "python -m ci calibrate collect, on a GPU",
+        )
     write(found, out)
     return found
 

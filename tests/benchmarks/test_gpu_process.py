@@ -16,7 +16,7 @@ from benchmarks.journal import Blamed, Journal, append
 from benchmarks.providers import Series
 from benchmarks.results import Results
 from recoverssm.cost import Cost
-from tests.harness.fake_timer import FakeTimer, ReplayingTimer, Throttle
+from tests.harness.fake_timer import Device, FakeTimer, ReplayingTimer, Throttle
 
 CASE = SETS["smoke"][0]
 COPY = Control(name="copy", read_bytes=10**9, write_bytes=10**9, median_us=500.0, bytes_per_s=4e12)
@@ -35,7 +35,7 @@ class FakePrepared:
     def series(self):
         restore = self.provider.restore
         return [
-            Series(op, contract, (lambda: None,), COST, 1, 384, restore if contract == "graph-cold" else None)
+            Series(op, contract, (self.provider.call,), COST, 1, 384, restore if contract == "graph-cold" else None)
             for op, contract in self.provider.series_names
         ]
 
@@ -50,6 +50,9 @@ class FakeProvider:
     def __init__(self, *, needed=1, num_touched=0, num_nan=0, error=None):
         self.needed, self.num_touched, self.num_nan, self.error = needed, num_touched, num_nan, error
         self.num_restored = 0
+
+    def call(self):
+        pass
 
     def restore(self):
         self.num_restored += 1
@@ -70,7 +73,7 @@ def measure(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(L2_cache_size=50_000_000))
     monkeypatch.setattr(gpu_process, "available_bytes", lambda _: 1000)
 
-    def run(provider, value_us=20.0, timer=None, card=None, contracts=GRAPH_COLD):
+    def run(provider, value_us=20.0, timer=None, card=None, contracts=GRAPH_COLD, delay=None):
         run.controls = []
 
         def control(*args, **options):
@@ -85,7 +88,7 @@ def measure(monkeypatch):
         results = Results()
         timer = timer or FakeTimer(lambda _: value_us)
         process = gpu_process.GpuProcess(
-            0, torch.device("cpu"), COPY.bytes_per_s, results, contracts, timer=timer, card=card
+            0, torch.device("cpu"), COPY.bytes_per_s, results, contracts, timer=timer, card=card, delay=delay
         )
         process.measure_case(CASE)
         results.finish()
@@ -114,6 +117,18 @@ def test_a_measured_series_says_how_near_it_came_to_roofline_and_control(measure
         "graph-cold": 30,
         "host-dispatch": 12,
     }
+
+
+def test_delay_lengthens_device_times_and_is_recorded_with_each(measure):
+    card, provider = Device(), FakeProvider()
+    provider.call = card.op(700.0)
+    results = measure(provider, timer=card, delay=card.delay(2))
+    verify, host = series_of(results), series_of(results, "host-dispatch")
+
+    assert verify.delay_pct == pytest.approx(2, rel=1e-3)
+    assert verify.value == pytest.approx(714.0, rel=1e-3)
+    assert host.delay_pct is None
+    assert results.failures == []
 
 
 def test_control_has_the_bytes_and_the_grid_of_the_op(measure):

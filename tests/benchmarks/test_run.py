@@ -82,11 +82,12 @@ def test_estimate_is_for_one_process_of_the_chosen_cases(tmp_path):
         (["--list", "--case", "*_b7_*"], 3, "nothing in any set matches '*_b7_*'; known: kimi_k3"),
         (["--set", "smoke", "--contracts", "warm", "--dry-run"], 2, "--contracts: expected some of"),
         (["--set", "smoke"], 2, "--out: expected a file for the record"),
+        (["--set", "smoke", "--delay-pct", "2", "--out", "{tmp}/r.json"], 2, "--delay-pct: expected a GPU"),
         (["--set", "smoke", "--dry-run", "--commit", "main"], 2, "expected 7 to 40 hex digits, got 'main'"),
     ],
 )
-def test_a_wrong_command_line_is_refused_with_what_is_known(args, code, message):
-    result = run(*args)
+def test_a_wrong_command_line_is_refused_with_what_is_known(args, code, message, tmp_path):
+    result = run(*(one.format(tmp=tmp_path) for one in args))
 
     assert result.exit_code == code
     assert message in result.output

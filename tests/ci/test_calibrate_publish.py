@@ -94,6 +94,16 @@ def test_store_of_nights_alone_is_no_collection(tmp_path):
         publish([str(tmp_path / "store")], tmp_path / "v1")
 
 
+def test_collection_without_device_times_is_refused(tmp_path):
+    (record, samples), *_ = collection("one", OPS, plain=1)
+    store = Store(tmp_path / "store")
+    store.add_record(msgspec.structs.replace(record, measurements=[]), samples.slice(0, 0))
+
+    with pytest.raises(MissingDataError, match="collected without a GPU"):
+        publish([str(tmp_path / "store")], tmp_path / "v1")
+    assert not (tmp_path / "v1").exists()
+
+
 def test_command_says_what_the_set_holds(tmp_path, store):
     result = CliRunner().invoke(
         app, ["calibrate", "publish", store("one"), "--out", str(tmp_path / "v1")], catch_exceptions=False

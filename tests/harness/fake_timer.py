@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from benchmarks.harness.clock import CapturedGraph, Launch, Timing
+from benchmarks.harness.delay import Delay
 
 
 class FakeTimer:
@@ -48,6 +49,41 @@ class ReplayingTimer(FakeTimer):
     def capture(self, launches: Sequence[Launch], rounds: int) -> CapturedGraph:
         super().capture(launches, rounds)
         return CapturedGraph(lambda: [launch() for _ in range(rounds) for launch in launches], rounds * len(launches))
+
+
+class Device:
+    """Its launches take device time; as a timer it replays what it captured and reads how long that was."""
+
+    resolution_us = 0.5
+
+    def __init__(self, launch_us: float = 2.0, mhz: float = 1980.0) -> None:
+        self.now_us, self.cycles, self.launch_us, self.mhz = 0.0, 0, launch_us, mhz
+
+    def op(self, took_us: float) -> Launch:
+        def launch() -> None:
+            self.now_us += took_us
+
+        return launch
+
+    def delay(self, pct: float) -> Delay:
+        def launch() -> None:
+            self.now_us += self.launch_us + self.cycles / self.mhz
+
+        return Delay(pct, launch, lambda cycles: setattr(self, "cycles", cycles))
+
+    def capture(self, launches: Sequence[Launch], rounds: int) -> CapturedGraph:
+        captured = list(launches) * rounds
+        return CapturedGraph(lambda: [launch() for launch in captured], len(captured))
+
+    def elapsed_us(self, n: int, run: Launch, restore: Launch | None = None) -> list[Timing]:
+        timings = []
+        for _ in range(n):
+            if restore is not None:
+                restore()
+            begun_us = self.now_us
+            run()
+            timings.append(Timing(self.now_us - begun_us, self.now_us / 1e6, sm_mhz=self.mhz))
+        return timings
 
 
 class Throttle:

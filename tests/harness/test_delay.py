@@ -2,50 +2,13 @@
 
 import pytest
 
-from benchmarks.harness.clock import CapturedGraph, Launch, Timing
 from benchmarks.harness.delay import Delay
 from benchmarks.harness.errors import MeasurementError
 from benchmarks.harness.measure import measure_graph_cold
 from benchmarks.harness.stopping import Sampling
+from tests.harness.fake_timer import Device
 
 SAMPLING = Sampling(min_samples=10, max_samples=20, warmup_s=0.001)
-MHZ = 1980.0
-
-
-class Device:
-    """Its launches take device time; as a timer it replays what it captured and reads how long that was."""
-
-    resolution_us = 0.5
-
-    def __init__(self, launch_us: float = 2.0, mhz: float = MHZ) -> None:
-        self.now_us, self.cycles, self.launch_us, self.mhz = 0.0, 0, launch_us, mhz
-        self.restored: list[float] = []
-
-    def op(self, took_us: float) -> Launch:
-        def launch() -> None:
-            self.now_us += took_us
-
-        return launch
-
-    def delay(self, pct: float) -> Delay:
-        def launch() -> None:
-            self.now_us += self.launch_us + self.cycles / self.mhz
-
-        return Delay(pct, launch, lambda cycles: setattr(self, "cycles", cycles))
-
-    def capture(self, launches: list[Launch], rounds: int) -> CapturedGraph:
-        captured = list(launches) * rounds
-        return CapturedGraph(lambda: [launch() for launch in captured], len(captured))
-
-    def elapsed_us(self, n: int, run: Launch, restore: Launch | None = None) -> list[Timing]:
-        timings = []
-        for _ in range(n):
-            if restore is not None:
-                restore()
-            begun_us = self.now_us
-            run()
-            timings.append(Timing(self.now_us - begun_us, self.now_us / 1e6, sm_mhz=self.mhz))
-        return timings
 
 
 @pytest.mark.parametrize("pct", [1, 2, 3, 5, 10])
@@ -71,7 +34,9 @@ def test_delay_is_corrected_where_a_launch_costs_more_than_was_guessed():
 def test_what_came_out_is_recorded_and_not_what_was_asked():
     device = Device()
     delay = device.delay(5)
-    stuck = Delay(delay.pct, delay.launch, lambda cycles: setattr(device, "cycles", 12 * int(MHZ)))  # always 12 us
+    stuck = Delay(
+        delay.pct, delay.launch, lambda cycles: setattr(device, "cycles", round(12 * device.mhz))
+    )  # always 12 us
     slow = measure_graph_cold([device.op(700.0)], sampling=SAMPLING, timer=device, delay=stuck)
 
     assert slow.delay_pct == pytest.approx(2)
