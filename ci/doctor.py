@@ -3,6 +3,7 @@
 Starts with the standard library alone, so that a missing package is a finding and not a traceback.
 """
 
+import datetime as dt
 import importlib
 import importlib.metadata
 import importlib.util
@@ -251,13 +252,20 @@ def _disk(store: str) -> Finding:
 
 
 def _configuration() -> Finding:
+    from benchmarks.cases import SETS
+
     from .config import NIGHTLY_FILE, THRESHOLDS_FILE, load_nightly
-    from .policy import load_policy
+    from .policy import forgotten, load_policy
 
     config, policy = load_nightly(), load_policy()
     rows = len(policy.thresholds.limit)
     what = f"{config.processes} processes ({NIGHTLY_FILE.name}), {rows} rows of limits ({THRESHOLDS_FILE.name}), "
     what += f"{len(policy.known.regression)} known regressions, {len(policy.aliases.alias)} renamed cases"
+    cases = {case.name for of_set in SETS.values() for case in of_set}
+    if stale := forgotten(policy, cases, dt.datetime.now(dt.UTC).date()):
+        return Finding(
+            "configuration", "limited", f"{what}: {'; '.join(stale)}", "docs/operating.md, What owners decide"
+        )
     return Finding("configuration", "ok", what)
 
 

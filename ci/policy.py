@@ -8,7 +8,7 @@ new name; without an entry its old name is missing.
 import datetime as dt
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -208,6 +208,27 @@ def load_policy(folder: Path = FOLDER) -> Policy:
         load_known(folder / KNOWN_FILE.name),
         load_aliases(folder / ALIASES_FILE.name),
     )
+
+
+def forgotten(policy: Policy, cases: Collection[str], today: dt.date) -> list[str]:
+    """A sentence for each entry that nobody needs: expired, or of cases that no set has (any more, or yet).
+
+    Args:
+        cases: names of all sets together.
+    """
+    notes = []
+    for number, entry in enumerate(policy.known.regression, start=1):
+        where = f"{KNOWN_FILE.name} entry {number} ({entry.name})"
+        if entry.is_expired(today):
+            notes.append(f"{where}: expired on {entry.expires}; {entry.owner} renews or removes it")
+        elif not any(fnmatchcase(case, entry.case) for case in cases):
+            notes.append(f"{where}: no set has such a case")
+    for alias in policy.aliases.alias:
+        if policy.aliases.now(alias.new) not in cases:
+            notes.append(f"{ALIASES_FILE.name}: {alias.old} is called {alias.new}, which no set has")
+        elif alias.old in cases:
+            notes.append(f"{ALIASES_FILE.name}: {alias.old} is renamed, and a set still has it")
+    return notes
 
 
 def policy_hash(folder: Path = FOLDER) -> str:

@@ -63,11 +63,12 @@ def _suspects(good: str | None, bad: str | None) -> str:
 
 
 def _table(found: Sequence[Verdict]) -> str:
-    lines = ["| series | base | now | change (95 %) | limit |", "|---|--:|--:|--:|--:|"]
+    lines = ["| series | base → now | change (95 %) | limit |", "|---|--:|--:|--:|"]
     for v in found[:ROWS]:
         limit = "" if v.limit_pct is None else f"{v.limit_pct:.3g} %"
-        name = code(f"{v.metric}/{v.op}/{v.provider}/{v.case}/{v.contract}")
-        cells = (_value(v.base_value, v.unit), _value(v.value, v.unit), _change(v), limit)
+        rest = [part for part in (v.metric, v.contract) if part not in ("device_us", "graph-cold")]
+        name = f"{markdown(' '.join((v.op, v.provider, *rest)))}<br>{code(v.case)}"
+        cells = (f"{_value(v.base_value, v.unit)} → {_value(v.value, v.unit)}", _change(v), limit)
         lines.append(f"| {name} | {' | '.join(map(markdown, cells))} |")
     if len(found) > ROWS:
         lines += ["", f"{ROWS} of {len(found)} shown, strongest evidence first; the night's file has all"]

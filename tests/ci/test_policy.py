@@ -1,11 +1,23 @@
 """Known regressions and renamed cases: what an entry excuses, when it no longer does, and which mistakes are named."""
 
 import datetime as dt
+from dataclasses import replace
 
 import pytest
 
+from ci import doctor
 from ci.exits import UsageError
-from ci.policy import ALIASES_FILE, FILES, FOLDER, KNOWN_FILE, load_aliases, load_known, load_policy, policy_hash
+from ci.policy import (
+    ALIASES_FILE,
+    FILES,
+    FOLDER,
+    KNOWN_FILE,
+    forgotten,
+    load_aliases,
+    load_known,
+    load_policy,
+    policy_hash,
+)
 from tests.ci.nights import CASE, exact, make_record, timed
 
 ENTRY = f"""
@@ -214,3 +226,29 @@ def test_a_record_without_renamed_cases_is_left_alone(aliases_of):
     record = make_record([timed(100.0)])
 
     assert aliases_of(("old", "new")).renamed(record) is record
+
+
+def test_entries_that_nobody_needs_are_named(known_of, aliases_of):
+    known = known_of(ENTRY + ENTRY.replace(CASE, "gone_*") + ENTRY.replace("2026-12-31", "2026-11-28"))
+    aliases = aliases_of(("a", CASE), ("b", "never_made"), (CASE + "_old", "x"), ("x", "y"))
+    policy = replace(load_policy(), known=known, aliases=aliases)
+
+    notes = forgotten(policy, {CASE, "y", "x"}, TODAY)
+
+    assert [note.partition(": ")[2] for note in notes] == [
+        "no set has such a case",
+        "expired on 2026-11-28; kernels renews or removes it",
+        "b is called never_made, which no set has",
+        "x is renamed, and a set still has it",
+    ]
+    assert forgotten(load_policy(), set(), TODAY) == []
+
+
+def test_the_doctor_names_them(monkeypatch, known_of):
+    known = known_of(ENTRY.replace(CASE, "gone"))
+    monkeypatch.setattr("ci.policy.load_policy", lambda: replace(load_policy(), known=known))
+
+    found = doctor._configuration()
+
+    assert found.level == "limited"
+    assert "no set has such a case" in found.found

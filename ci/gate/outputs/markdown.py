@@ -35,7 +35,7 @@ def bounded(result: GateResult) -> str:
 
 def title(result: GateResult) -> str:
     """The heading, as plain text."""
-    return f"Performance gate: {wording.headline(result)}"
+    return f"Performance gate {wording.headline(result)}"
 
 
 def _document(result: GateResult, rows: int) -> str:
@@ -71,13 +71,24 @@ def _findings(result: GateResult) -> str:
 
 
 def _table(verdicts: Sequence[GateVerdict], gpu_model: str) -> str:
-    lines = ["| verdict | series | base | head | change (95 %) | reason |", "|---|---|--:|--:|--:|---|"]
+    lines = ["| verdict | series | base → head | why |", "|---|---|--:|---|"]
     for v in verdicts:
         name = f"**{wording.name_of(v)}**" if v.fails else wording.name_of(v)
-        base, head = (wording.value_of(value, v) for value in (v.base_value, v.head_value))
-        cells = [code(wording.series_of(v, gpu_model)), *map(markdown, (base, head, wording.change_of(v)))]
-        lines.append(f"| {' | '.join([name, *cells, markdown(wording.reason_of(v))])} |")
+        cells = (name, _series(v, gpu_model), _numbers(v), markdown(wording.reason_of(v)))
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def _series(v: GateVerdict, gpu_model: str) -> str:
+    # In two lines, or the table is wider than a comment; what nearly all rows share is left out.
+    usual = {"device_us", "graph-cold", gpu_model}
+    rest = [part for part in (v.metric, v.contract, v.gpu_model) if part not in usual]
+    return f"{markdown(' '.join((v.op, v.provider, *rest)))}<br>{code(v.case)}"
+
+
+def _numbers(v: GateVerdict) -> str:
+    both = " → ".join(filter(None, (wording.value_of(value, v) for value in (v.base_value, v.head_value))))
+    return "<br>".join(markdown(part) for part in (both, wording.change_of(v)) if part)
 
 
 def _again(result: GateResult, verdicts: Sequence[GateVerdict]) -> str:
