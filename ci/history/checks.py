@@ -38,6 +38,10 @@ def night_problems(night: Night, records: Mapping[str, Record]) -> list[str]:
     problems = [f"record {record_id} is not in the store, or cannot be read" for record_id in absent]
     if len(set(night.all_records)) < len(night.all_records):
         problems.append("it names a record twice")
+    if night.accepted and night.exit_code != 0 and night.acceptance is None:
+        problems.append(f"it ended with {night.exit_code} and counts as accepted, by nobody")
+    if night.acceptance is not None and not night.accepted:
+        problems.append(f"{night.acceptance.owner} accepted it, and it does not count as accepted")
     found = [records[record_id] for record_id in night.all_records if record_id in records]
     strange = [record.id for record in found if record.environment.gpu_model != night.gpu_model]
     problems += [f"record {record_id} is of another GPU model" for record_id in strange]

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from benchmarks.harness.records import Check
+from benchmarks.harness.records import Acceptance, Check
 from benchmarks.harness.samples import SCHEMA
 from ci.history.checks import night_problems
 from ci.history.verify import verify
@@ -16,6 +16,7 @@ from ci.validity import check_verdict
 from tests.ci.nights import CASE
 from tests.ci.stores import contents, leave_out, make_night, samples_of, store_nights
 
+BY = Acceptance(owner="kernels", reason="the new gate costs this much", at_utc="2026-11-30T00:00:00Z")
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -299,3 +300,18 @@ def test_a_failed_check_is_a_value_that_its_records_hold():
     other = msgspec.structs.replace(verdict, value=0.4)
     wrong = msgspec.structs.replace(night, verdicts=[other])
     assert night_problems(wrong, {record.id: record for record in records}) != []
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"accepted": True, "exit_code": 1}, "ended with 1 and counts as accepted, by nobody"),
+        ({"accepted": False, "acceptance": BY}, "kernels accepted it, and it does not count"),
+    ],
+)
+def test_a_night_that_is_accepted_by_nobody_is_named(made, changes, named):
+    night = msgspec.structs.replace(made.night, **changes)
+
+    problems = night_problems(night, {record.id: record for record in made.records})
+
+    assert [named in problem for problem in problems] == [True]
