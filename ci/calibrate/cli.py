@@ -10,7 +10,7 @@ from rich.console import Console
 
 from benchmarks.harness.command_line import CommandLine, CommitOption
 from ci.exits import UsageError
-from ci.shell import JsonFlag, errors, print_json
+from ci.shell import JsonFlag, end_with, errors, print_json
 
 AA_SET = Path("reports/aa/v1")
 TRUST_MARK, RULES_MARK = "trust", "rules"
@@ -33,6 +33,8 @@ app = CommandLine(
 def collect(  # the options are the documentation
     case_set: Annotated[str, typer.Option("--set", help="Set of cases (benchmarks/cases.py).")] = "pr",
     pattern: Annotated[str, typer.Option("--case", metavar="GLOB", help="Only cases whose names match.")] = "*",
+    show_list: Annotated[bool, typer.Option("--list", help="Print the cases and end.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would run and end; nothing starts.")] = False,
     processes: Annotated[int, typer.Option(min=0, help="Processes of the code as it is.")] = 24,
     delays: Annotated[
         str, typer.Option(metavar="PCT,...", help="Percent by which windows are made longer on purpose.")
@@ -62,7 +64,14 @@ def collect(  # the options are the documentation
         from .collect import Asked
         from .collect import collect as measure
 
+        if show_list:
+            end_with(preview.listing(case_set, pattern), as_json)
         case_set, cases = preview.select_cases(case_set, pattern)
+        percents = _percents(delays)
+        if dry_run:
+            count = processes + each * len(percents)
+            seen = preview.Preview(case_set, pattern, cases, store, count, gpus, seed).dry_run()
+            end_with(seen | {"slowed": f"{each} processes for each of {delays} %"}, as_json)
         options = Options(
             case_set=case_set,
             pattern=pattern,
@@ -78,7 +87,7 @@ def collect(  # the options are the documentation
             fork=choose_fork(fork, load_nightly()),
             precompile=precompile,
         )
-        done = measure(Asked(options, _percents(delays), each, max_minutes), Console(stderr=True))
+        done = measure(Asked(options, percents, each, max_minutes), Console(stderr=True))
         if as_json:
             print_json(asdict(done) | {"code": int(done.code)})
         else:

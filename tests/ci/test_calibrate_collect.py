@@ -123,6 +123,17 @@ def test_no_night_takes_a_calibrated_process_for_a_measurement(fake_night):
     assert "was taken for calibration" in " ".join(result.nights[0].notes)
 
 
+def test_dry_run_says_what_would_run_and_starts_nothing(monkeypatch, tmp_path):
+    monkeypatch.setattr("subprocess.Popen", lambda *a, **k: pytest.fail(f"started {a}"))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    arguments = ["--processes", "24", "--each", "6", "--dry-run", "--store", str(tmp_path)]
+    result = CliRunner().invoke(app, ["calibrate", "collect", *arguments], catch_exceptions=False)
+
+    assert result.exit_code == 0
+    assert "processes_per_gpu: 54" in result.output
+    assert "slowed: 6 processes for each of 1,2,3,5,10 %" in result.output
+
+
 @pytest.mark.parametrize("delays", ["two", "0", "2,2", "200"])
 def test_delays_that_are_no_percentages_are_refused(delays):
     result = CliRunner().invoke(app, ["calibrate", "collect", "--delays", delays, "--each", "1"])

@@ -1,5 +1,11 @@
 """Windows made longer on purpose, on a device whose launches take what they are told."""
 
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from benchmarks.harness.delay import Delay
@@ -68,3 +74,25 @@ def test_memory_is_restored_before_delayed_windows_too():
 
     assert slow.delay_pct == pytest.approx(2)
     assert len(restored) >= len(slow.values_us) + 20
+
+
+COMPILE = """
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource, compile
+from benchmarks.harness.stream_kernels import _wait_kernel
+source = ASTSource(fn=_wait_kernel, signature={"cycles_ptr": "*i64"})
+print(compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 1}).asm["ptx"])
+"""
+
+
+def test_waiting_kernel_reads_the_clock_anew_in_every_round():
+    env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILE], cwd=root, env=env, capture_output=True, text=True, check=True
+    )
+
+    label, body = re.search(
+        r"(\$L__BB0_\d+):(?:(?!\$L__BB).)*?(%clock64.*?)@%p\d+ bra", done.stdout, re.DOTALL
+    ).groups()
+    assert re.search(rf"%clock64.*@%p\d+ bra\s+{re.escape(label)};", done.stdout, re.DOTALL), body
