@@ -118,6 +118,9 @@ def publish(
 def score(
     data: Data = AA_SET,
     gpu_model: GpuModel = None,
+    real: Annotated[
+        list[Path] | None, typer.Option("--gate", help="verdict.json of a real gate: its unchanged binaries count.")
+    ] = None,
     gates: Annotated[int, typer.Option(min=1, help="Gates of the code against itself, drawn at random.")] = 2000,
     trials: Annotated[int, typer.Option(min=1, help="Gates for each delay and occasion.")] = 200,
     seed: Annotated[int, typer.Option(help="Of all draws: the same seed gives the same record.")] = 1,
@@ -136,7 +139,7 @@ def score(
         from .score import Sizes
         from .score import score as judge
 
-        record = judge(data, gpu_model, Sizes(gates, trials, seed))
+        record = judge(data, gpu_model, Sizes(gates, trials, seed), real or ())
         out.mkdir(parents=True, exist_ok=True)
         path = out / trust.file_name(record)
         path.write_bytes(trust.encode(record))

@@ -16,6 +16,7 @@ from ci.exits import MissingDataError
 from . import draws, replay
 from .dataset import Dataset, Process, fingerprint, read
 from .draws import Found, Kinds
+from .identical import identical_pairs
 from .replay import Floats, Limits
 from .targets import BLIND, ENOUGH_GATES, targets
 from .trust import Occasion, Power, SeriesTrust, TrustRecord, rounded
@@ -35,8 +36,10 @@ class Sizes:
 DEFAULT_SIZES = Sizes()
 
 
-def score(folder: Path, gpu_model: str | None = None, sizes: Sizes = DEFAULT_SIZES) -> TrustRecord:
-    """The trust record of one GPU model of the set.
+def score(
+    folder: Path, gpu_model: str | None = None, sizes: Sizes = DEFAULT_SIZES, gates: Sequence[Path] = ()
+) -> TrustRecord:
+    """The trust record of one GPU model of the set, and of the series that real gates found unchanged.
 
     Raises:
         MissingDataError: no occasion with enough processes, or several models and none named.
@@ -63,6 +66,7 @@ def score(folder: Path, gpu_model: str | None = None, sizes: Sizes = DEFAULT_SIZ
         occasions=[_occasion(data, name) for name in data.occasions],
         disjoint=disjoint,
         resampled=resampled,
+        identical=identical_pairs(gates, data.processes[0].gpu_model),
         power=power,
         blind_pct={f"{pct:g}": share for pct, share in blind.items()},
         series=series,

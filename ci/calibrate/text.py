@@ -40,7 +40,7 @@ def trust_markdown(record: TrustRecord) -> str:
         f"False alarms of disjoint gates: {record.disjoint.num_with_alarm} of {record.disjoint.num_gates}"
         f"{_unsettled(record)}; exact 95 % upper bound {_percent(record.disjoint.upper_pct)}. Resampled "
         f"({record.resampled.label}): {record.resampled.num_with_alarm} of {record.resampled.num_gates} gates, "
-        f"{record.resampled.num_with_suspects} of them with suspects.",
+        f"{record.resampled.num_with_suspects} of them with suspects. {_identical(record)}",
         _table(
             (
                 "delay",
@@ -115,6 +115,17 @@ def rules_markdown(rows: Sequence[Row]) -> str:
     ]
     pairs = f"{rows[0].clean_pairs} clean pairs of {rows[0].clean_cells // max(rows[0].clean_pairs, 1)} series."
     return f"{_table((*heads, *(f'+{pct:g} % found' for pct in delays)), lines)}\n\n{pairs}"
+
+
+def _identical(record: TrustRecord) -> str:
+    found = record.identical
+    if not found.gates:
+        return "No real gate with the same binaries on both sides was given."
+    return (
+        f"Real gates with the same binaries on both sides: {len(found.gates)} with {found.num_series} such series, of "
+        f"which the screen suspected {found.num_suspects}, in {found.num_gates_with_suspects} gates (exact 95 % upper "
+        f"bound {_percent(found.upper_pct)} of gates)."
+    )
 
 
 def _unsettled(record: TrustRecord) -> str:

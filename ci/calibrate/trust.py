@@ -47,6 +47,16 @@ class ResampledGates(Struct, frozen=True, kw_only=True):
     by_occasion_pct: dict[str, float]
 
 
+class IdenticalPairs(Struct, frozen=True, kw_only=True):
+    """Series of real gates whose binaries are the same on both sides: screened, never confirmed."""
+
+    gates: list[str]  # base..head
+    num_series: int  # over all gates
+    num_suspects: int  # of those series; a suspect is no alarm yet
+    num_gates_with_suspects: int
+    upper_pct: float | None  # exact 95 % upper bound of the rate of gates with suspects
+
+
 class Power(Struct, frozen=True, kw_only=True):
     """Share of gates that find one slowed series among series that are not, over all series."""
 
@@ -104,6 +114,7 @@ class TrustRecord(Struct, frozen=True, kw_only=True):
     occasions: list[Occasion]
     disjoint: DisjointGates
     resampled: ResampledGates
+    identical: IdenticalPairs
     power: list[Power]
     blind_pct: dict[str, float]  # share of series whose detectable effect exceeds so many percent
     series: list[SeriesTrust]  # worst detectable effect first

@@ -12,14 +12,17 @@ from ci.__main__ import app
 from ci.calibrate import trust
 from ci.calibrate.dataset import merged, write
 from ci.calibrate.draws import Kinds, disjoint_gates, exact_upper_pct
+from ci.calibrate.identical import identical_pairs
 from ci.calibrate.publish import from_records
 from ci.calibrate.replay import GATE, WHOLE, Limits
 from ci.calibrate.score import Sizes, score
 from ci.calibrate.targets import targets
 from ci.calibrate.text import trust_markdown
-from ci.exits import MissingDataError
+from ci.exits import MissingDataError, UsageError
+from ci.gate.result import encode
 from ci.marked import marks
 from tests.ci.collected import collection
+from tests.ci.gate_results import result, verdict
 
 QUIET = {"verify": (300.0, 0.2), "commit": (900.0, 0.3), "step": (2000.0, 0.2)}
 SIZES = Sizes(gates=60, trials=10)
@@ -156,3 +159,24 @@ def test_command_writes_the_record_and_the_page(quiet, tmp_path):
     assert trust_markdown(trust.load(path)) in page.read_text()
     assert "model estimate" in page.read_text()
     assert str(path) in result.output
+
+
+def test_real_gates_count_where_both_sides_have_the_same_binaries(tmp_path):
+    same = [verdict(op=op, identical=True, suspected=op == "conv") for op in ("verify", "conv")]
+    gates = [result([*same, verdict(op="commit")]), result([verdict()]), result(same[:1])]
+    paths = [tmp_path / f"{number}.json" for number in range(len(gates))]
+    for path, gate in zip(paths, gates, strict=True):
+        path.write_bytes(encode(gate))
+    found = identical_pairs(paths, "nvidia-h200")
+
+    assert found.gates == ["1" * 12 + ".." + "2" * 12] * 2
+    assert (found.num_series, found.num_suspects, found.num_gates_with_suspects) == (3, 1, 1)
+    assert found.upper_pct == pytest.approx(97.47, abs=0.01)
+    assert identical_pairs(paths, "gb300").upper_pct is None
+
+
+def test_file_that_is_no_gate_is_refused_by_name(tmp_path):
+    (tmp_path / "a.json").write_text("{}")
+
+    with pytest.raises(UsageError, match=r"--gate .*a\.json: no result of a gate"):
+        identical_pairs([tmp_path / "a.json"], "nvidia-h200")
