@@ -21,6 +21,7 @@ from .accept.cli import app as accept
 from .announce.cli import app as announce
 from .calibrate.cli import app as calibrate
 from .commits.cli import app as commits
+from .gate.cli import app as gate
 from .history.cli import app as history
 from .posting.cli import app as posting
 from .shell import JsonFlag, end_with, errors, print_json
@@ -39,6 +40,7 @@ app = CommandLine(
 )
 
 app.add_typer(history, name="history")
+app.add_typer(gate, name="gate")
 app.add_typer(accept, name="accept")
 app.add_typer(announce)
 app.add_typer(posting)

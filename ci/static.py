@@ -20,6 +20,7 @@ from .exits import BrokenEnvironmentError, CommandError, Exit, MissingDataError,
 from .gpus import CPU, Gpu
 from .processes import run_child
 from .static_gates import regressions
+from .trees import clean_env
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAM = (sys.executable, "-m", "benchmarks.static.run")
@@ -73,13 +74,16 @@ def compile_static(
     *,
     more: Sequence[str] = (),
     cap_s: float = CAP_S,
+    tree: Path = ROOT,
+    cache: Path | None = None,
 ) -> tuple[Exit, dict[str, Any]]:
     """Compile in a process of its own; returns its exit code and report, which is also in ``folder``.
 
     What the process says last is printed once: as the error, where it leaves no report.
 
     Args:
-        patterns: globs that a case must match, all of them. more: further options.
+        patterns: globs that a case must match, all of them. more: further options. tree: whose kernels.
+        cache: folder of what was compiled before; one beside the report by default.
     Raises:
         UsageError, MissingDataError, BrokenEnvironmentError: there is no report at all.
         Interrupted: the compiling process is gone.
@@ -88,8 +92,8 @@ def compile_static(
     report.unlink(missing_ok=True)
     globs = [part for pattern in patterns for part in ("--case", pattern)]
     selected = ["--set", case_set, *globs, "--arch", archs, *more]
-    places = ["--out", str(report), "--cache", str(report.parent / "cache")]
-    env = Gpu(CPU, "").child_env({name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"})
+    places = ["--out", str(report), "--cache", str(cache or report.parent / "cache")]
+    env = Gpu(CPU, "").child_env({k: v for k, v in clean_env(os.environ).items() if k != "TRITON_INTERPRET"})
     said: list[str] = []
 
     def say(line: str) -> None:
@@ -97,7 +101,7 @@ def compile_static(
             _print(console, earlier)
         said[:] = [line]
 
-    ended = run_child([*program, *selected, *places], env=env, cwd=ROOT, cap_s=cap_s, on_line=say)
+    ended = run_child([*program, *selected, *places], env=env, cwd=tree, cap_s=cap_s, on_line=say)
     if not report.exists():
         raise _ERRORS.get(ended.code, BrokenEnvironmentError)(said[0] if said else ended.describe(cap_s))
     for line in said:

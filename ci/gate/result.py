@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from benchmarks.harness.records import Contract, Struct, VerdictName
+from benchmarks.harness.records import Contract, RegressionState, Struct, VerdictName
 from ci.exits import Exit
 
 SCHEMA_VERSION = 1
@@ -17,7 +17,6 @@ DIGITS = 6  # significant ones that are kept of what was computed
 
 Side = Literal["base", "head"]
 Stage = Literal["exact", "screen", "confirm", "none"]  # what a verdict rests on; static figures are exact
-RegressionState = Literal["", "new", "confirmed", "acknowledged", "fixed", "expired"]
 
 FindingKind = Literal[
     "base-without-data",  # the base cannot be measured, so nothing is known
@@ -33,6 +32,7 @@ FindingKind = Literal[
     "unsound-processes",  # the card drifted; their blocks do not count
     "too-few-blocks",
     "unfinished",  # `gate run` has not ended; --max-seconds or an interruption
+    "case-vanished",  # from the head's own set, and renamed to nothing
     "policy-changed",  # the head changes what judges it
     "stale-policy",  # an alias or a known regression that names nothing any more
     "note",

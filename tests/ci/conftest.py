@@ -2,6 +2,8 @@ from pathlib import Path
 
 import pytest
 
+from ci.gate import running
+from tests.ci.gates import CARD, OTHER_CARD, FakeGate
 from tests.ci.nights import FakeNight
 
 
@@ -10,3 +12,12 @@ def fake_night(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeNight:
     monkeypatch.setenv("RECOVERSSM_LOCK_DIR", str(tmp_path / "locks"))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     return FakeNight(tmp_path)
+
+
+@pytest.fixture
+def fake_gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeGate:
+    """On a card that exists only here."""
+    monkeypatch.setenv("RECOVERSSM_LOCK_DIR", str(tmp_path / "locks"))
+    monkeypatch.setattr(running, "find_gpus", lambda: [CARD, OTHER_CARD])
+    monkeypatch.setattr(running, "require_usable", lambda _: None)
+    return FakeGate(tmp_path)

@@ -1,0 +1,133 @@
+"""What a gate folder holds, read once: records in their blocks, static reports, and which blocks count."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from benchmarks.harness.records import Record, decode_record
+from ci.policy import ALIASES_FILE, Aliases, Policy, load_aliases, load_policy
+from ci.validity import why_unsound
+
+from .plan import STAGES, BlockStage, Plan, Process, State, blocks_to_try, load_plan, load_state, record_path
+from .result import Side
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Two records of each side, measured one after the other in alternating order."""
+
+    base: tuple[Record, Record]
+    head: tuple[Record, Record]
+
+    def of(self, side: Side) -> tuple[Record, Record]:
+        return self.base if side == "base" else self.head
+
+
+@dataclass(slots=True)
+class Evidence:
+    """Everything that is judged, and nothing else.
+
+    Attributes:
+        records: by process, with today's names of cases.
+        reports: of ``ci static``, likewise.
+        unreadable: records that are damaged, with the reason.
+        strange, unsound, mixed: by name of the process or block, why it does not count.
+    """
+
+    plan: Plan
+    state: State
+    policy: Policy
+    records: dict[Process, Record] = field(default_factory=dict)
+    reports: dict[Side, Mapping[str, Any]] = field(default_factory=dict)
+    unreadable: dict[str, str] = field(default_factory=dict)
+    strange: dict[str, str] = field(default_factory=dict)
+    unsound: dict[str, str] = field(default_factory=dict)
+    mixed: dict[str, str] = field(default_factory=dict)
+    blocks: dict[BlockStage, list[Block]] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, folder: Path) -> "Evidence":
+        """Raises UsageError: no plan, or a policy that is none."""
+        plan, state, policy = load_plan(folder), load_state(folder), load_policy(folder / "policy")
+        if plan.approved_by:  # then what the head renames is renamed
+            aliases = load_aliases(folder / "policy-head" / ALIASES_FILE.name)
+            policy = Policy(policy.thresholds, policy.known, aliases)
+        evidence = cls(plan, state, policy)
+        for side in ("base", "head"):
+            path = folder / "static" / side / "report.json"
+            if path.exists():
+                evidence.reports[side] = _renamed(json.loads(path.read_text(encoding="utf-8")), policy.aliases)
+        for stage in STAGES:
+            evidence.blocks[stage] = evidence._read_stage(folder, stage)
+        return evidence
+
+    def needed(self, stage: BlockStage) -> int:
+        return self.state.blocks.get(stage, self.plan.blocks[stage])
+
+    def num_counted(self, stage: BlockStage) -> int:
+        return len(self.blocks[stage])
+
+    def records_of(self, side: Side) -> list[Record]:
+        """Of the screen, those of blocks that do not count too: what is exact needs no quiet card."""
+        return [record for process, record in self.records.items() if (process.side, process.stage) == (side, "screen")]
+
+    def _read_stage(self, folder: Path, stage: BlockStage) -> list[Block]:
+        counted = []
+        for processes in blocks_to_try(self.plan, stage, self.needed(stage)):
+            found = [self._read_record(folder, process) for process in processes]
+            records = [record for record in found if record is not None]
+            if len(records) == len(processes) and self._counts(processes, records):
+                base, head = (
+                    [r for p, r in zip(processes, records, strict=True) if p.side == side] for side in ("base", "head")
+                )
+                counted.append(Block((base[0], base[1]), (head[0], head[1])))
+        return counted
+
+    def _read_record(self, folder: Path, process: Process) -> Record | None:
+        path = record_path(folder, process.name)
+        try:
+            record = decode_record(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, msgspec.MsgspecError) as error:
+            self.unreadable[process.name] = f"{type(error).__name__}: {error}"
+            return None
+        expected = self.plan.side(process.side).source_hash
+        if record.subject.source_hash != expected:
+            found = record.subject.source_hash[:12]
+            self.strange[process.name] = f"measured sources {found}, where the {process.side} is {expected[:12]}"
+            return None
+        self.records[process] = record = self.policy.aliases.renamed(record)
+        return record
+
+    def _counts(self, processes: tuple[Process, ...], records: list[Record]) -> bool:
+        first, limit_pct = records[0], self.policy.thresholds.statistics.drift_limit_pct
+        name = processes[0].name.rsplit("-", 2)[0]
+        is_sound = True
+        for process, record in zip(processes, records, strict=True):
+            if why := why_unsound(record, limit_pct):
+                self.unsound[process.name] = "; ".join(why)
+                is_sound = False
+        cards = sorted({str(record.silicon.gpu_uuid) for record in records})
+        if len(cards) > 1:
+            self.mixed[name] = f"its processes ran on different cards: {', '.join(cards)}"
+        return is_sound and len(cards) == 1 and _same(records, first, lambda r: r.environment.cut_key(host=True))
+
+
+def _same(records: list[Record], first: Record, key: Callable[[Record], Any]) -> bool:
+    return all(key(record) == key(first) for record in records)
+
+
+def _renamed(report: dict[str, Any], aliases: Aliases) -> dict[str, Any]:
+    """A report of ``ci static`` with today's names of cases."""
+    for table in (report["num_launches"], report.get("ops", {})):
+        for by_series in table.values():
+            for series, by_case in by_series.items():
+                by_series[series] = {aliases.now(case): facts for case, facts in by_case.items()}
+    for entry in report["kernels"]:
+        entry["cases"] = [aliases.now(case) for case in entry["cases"]]
+    return report

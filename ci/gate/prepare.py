@@ -1,0 +1,208 @@
+"""``gate prepare``: both trees, what judges them, and what of that the head would change. Needs git."""
+
+import datetime as dt
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.harness.environment import source_hash
+from benchmarks.harness.store import open_store
+from ci.config import load_nightly
+from ci.exits import CommandError, Exit, MissingDataError, UsageError
+from ci.gpus import CPU, Gpu
+from ci.policy import ALIASES_FILE, FILES, load_policy, policy_hash
+from ci.trees import Repository, Tree, clean_env, export_tree
+
+from .plan import Harness, Plan, SidePlan, save
+
+POLICY_FILES = tuple(f"ci/{name}" for name in (*FILES, "nightly.toml"))
+JUDGES = ("benchmarks", "ci")
+"""What measures and judges. A head that changes any of it is judged by the base's, and an owner is told."""
+
+MARK = "ci/gate/plan.py"
+"""A commit without it is older than gates: its program lacks what a gate asks for."""
+
+LIST_CAP_S = 180
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A gate as asked for.
+
+    Attributes:
+        with_data: a store; the base is then the nearest ancestor with an accepted night in it.
+        harness: whose program measures; None for the base's, or the head's where the base is older than gates.
+    """
+
+    base: str
+    head: str = "HEAD"
+    case_set: str = "pr"
+    pattern: str = "*"
+    seed: int = 0
+    screen_blocks: int = 6
+    confirm_blocks: int = 12
+    harness: Harness | None = None
+    archs: Sequence[str] = ()
+    with_data: str | None = None
+    approved_by: str = ""
+
+
+def prepare(request: Request, folder: Path, repository: Repository) -> Plan:
+    """Fill ``folder`` with everything that ``gate run`` and ``gate judge`` need.
+
+    Raises:
+        UsageError: a commit, set or case that does not exist, or a folder in use.
+        MissingDataError: a base that cannot be measured, or nothing selected.
+    """
+    if folder.exists() and any(folder.iterdir()):
+        raise UsageError(f"--out {folder}: expected an empty folder", "remove it, or go on with it: gate run DIR")
+    head = repository.resolve(request.head)
+    base, found = choose_base(request, repository, head)
+    harness = _choose_harness(request.harness, repository, base)
+    policy_of = base if repository.has(base, MARK) else head
+    try:
+        sides = {
+            name: export_tree(repository, commit, folder / name, program_of=_program_of(harness, name, base, head))
+            for name, commit in (("base", base), ("head", head))
+        }
+        _export_policy(repository, policy_of, folder / "policy", POLICY_FILES)
+        _export_policy(repository, head, folder / "policy-head", (f"ci/{ALIASES_FILE.name}",))
+        plan = _plan(request, repository, folder, sides["base"], sides["head"], found, harness)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    save(folder, plan)
+    return plan
+
+
+def choose_base(request: Request, repository: Repository, head: str) -> tuple[str, str]:
+    """The commit to compare with, and how it was found: by ancestry, never by time.
+
+    Raises:
+        MissingDataError: no common commit, or none with data.
+    """
+    base = repository.merge_base(repository.resolve(request.base), head)
+    if request.with_data is None:
+        return base, "merge base"
+    with_data = commits_with_data(request.with_data)
+    nearest = repository.nearest(base, with_data)
+    if nearest is None:
+        raise MissingDataError(
+            f"base without data: no ancestor of {base[:12]} has an accepted night in {request.with_data}",
+            "leave out --with-data: the base is then measured anew",
+        )
+    return nearest, "merge base" if nearest == base else "nearest ancestor with data"
+
+
+def commits_with_data(spec: str) -> Collection[str]:
+    """Shortened commits that a store has accepted nights of, as the nights' names have them."""
+    return {night.id.split("-")[1] for night in open_store(spec, writable=False).nights() if night.accepted}
+
+
+def _choose_harness(asked: Harness | None, repository: Repository, base: str) -> Harness:
+    has_gate = repository.has(base, MARK)
+    if asked is None:
+        return "base" if has_gate else "head"
+    if not has_gate and asked in ("base", "own"):
+        raise UsageError(
+            f"--harness {asked}: the base {base[:12]} is older than gates, its program cannot measure for one",
+            "--harness head: the head's program measures both, which an owner has to approve",
+        )
+    return asked
+
+
+def _program_of(harness: Harness, side: str, base: str, head: str) -> str:
+    named = side if harness == "own" else harness
+    return base if named == "base" else head
+
+
+def _export_policy(repository: Repository, commit: str, folder: Path, paths: Sequence[str]) -> None:
+    repository.export(commit, paths, folder)
+    if (folder / "ci").is_dir():
+        for path in (folder / "ci").iterdir():
+            path.rename(folder / path.name)
+        (folder / "ci").rmdir()
+
+
+def _plan(
+    request: Request, repository: Repository, folder: Path, base: Tree, head: Tree, found: str, harness: Harness
+) -> Plan:
+    load_policy(folder / "policy")  # a mistake in it is found here, not after measuring
+    names = {
+        side: list_cases(folder / side, request.case_set, request.pattern)
+        for side in (("base", "head") if harness == "own" else ("base",))
+    }
+    changed = repository.changed(base.commit, head.commit, JUDGES)
+    sides = [
+        SidePlan(
+            commit=tree.commit,
+            subject=repository.subject(tree.commit),
+            source_hash=tree.source_hash,
+            program_hash=source_hash(tree.folder / "benchmarks"),
+        )
+        for tree in (base, head)
+    ]
+    return Plan(
+        date=f"{dt.datetime.now(dt.UTC):%Y-%m-%d}",
+        base=sides[0],
+        head=sides[1],
+        distance=repository.distance(base.commit, head.commit),
+        base_found=found,
+        harness=harness,
+        case_set=request.case_set,
+        pattern=request.pattern,
+        cases=names["base"],
+        head_cases=names.get("head", names["base"]),
+        vanished=_vanished(request, repository, folder, head.commit, names["base"], changed),
+        archs=list(request.archs or load_nightly(folder / "policy" / "nightly.toml").static.archs),
+        seed=request.seed,
+        blocks={"screen": request.screen_blocks, "confirm": request.confirm_blocks},
+        policy_hash=policy_hash(folder / "policy"),
+        policy_changes=changed,
+        approved_by=request.approved_by,
+    )
+
+
+def _vanished(
+    request: Request, repository: Repository, folder: Path, head: str, names: Sequence[str], changed: Sequence[str]
+) -> list[str]:
+    """Cases of the base's set that the head's own set has no more."""
+    if not any(path.startswith("benchmarks/") for path in changed):
+        return []
+    own = folder / "head-program"
+    try:
+        export_tree(repository, head, own)
+        kept = list_cases(own, request.case_set, "*")
+    except CommandError:
+        return list(names)  # the set itself is gone, or its program cannot say
+    finally:
+        shutil.rmtree(own, ignore_errors=True)
+    return [name for name in names if name not in kept]
+
+
+def list_cases(tree: Path, case_set: str, pattern: str) -> list[str]:
+    """Names of the chosen cases, as the program of a tree has them.
+
+    Raises:
+        UsageError: no such set or case. MissingDataError: nothing selected, or the program cannot say.
+    """
+    command = [sys.executable, "-m", "benchmarks.run", "--set", case_set, "--case", pattern, "--list"]
+    env = Gpu(CPU, "").child_env(clean_env(os.environ))
+    try:
+        done = subprocess.run(
+            command, cwd=tree, env=env, capture_output=True, text=True, timeout=LIST_CAP_S, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise MissingDataError(f"base without data: its cases were not listed within {LIST_CAP_S} s") from error
+    last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+    if done.returncode == Exit.USAGE:
+        raise UsageError(last)
+    if done.returncode == Exit.MISSING:
+        raise MissingDataError(f"nothing selected: {last}")
+    if done.returncode:
+        raise MissingDataError(f"base without data: its program cannot list cases: {last}")
+    return [line.split()[0] for line in done.stdout.splitlines() if line.strip()]

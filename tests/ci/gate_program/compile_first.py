@@ -1,0 +1,1 @@
+"""Stands in for ``benchmarks.compile_first``: there is nothing to compile."""
