@@ -16,6 +16,7 @@ from rich.console import Console
 from .harness.closed_pipes import outlive_readers
 from .harness.command_line import CommandLine, CommitOption
 from .harness.parent import end_with_parent
+from .harness.records import Calibration
 
 if TYPE_CHECKING:
     from .cases import BenchCase
@@ -94,8 +95,10 @@ def run(
     drawn = secrets.randbelow(2**31) if seed is None else seed
     command = _command(case_set, case, drawn, commit, contracts, lean, delay_pct, out)
     chosen = _contracts(contracts, case_set, lean)
-    purpose = None if collection is None and delay_pct is None else (collection or "by hand", delay_pct)
-    failures = _measure(case_set, cases, drawn, commit, chosen, command, out, console, started, purpose)
+    calibration = None
+    if collection is not None or delay_pct is not None:
+        calibration = Calibration(collection=collection or "by hand", delay_pct=delay_pct)
+    failures = _measure(case_set, cases, drawn, commit, chosen, command, out, console, started, calibration)
     _say(console, f"record: {out}", *failures)
     if failures:
         _stop(INVALID, f"{len(failures)} checks or series failed; the record says which, and holds no number for them")
@@ -223,17 +226,15 @@ def _measure(
     out: Path,
     console: Console,
     started: str,
-    purpose: tuple[str, float | None] | None,
+    calibration: Calibration | None,
 ) -> list[str]:
     from .harness.errors import CONTEXT_LOST_EXIT, ContextLostError
-    from .harness.records import Calibration
     from .journal import JournalBusyError, journal_path
     from .own_library import StrangeLibraryError
     from .process import Request, measure, write_record
 
     if started not in ("fresh", "forked"):
         _stop(USAGE, f"--started: expected fresh or forked, got {started!r}")
-    calibration = Calibration(collection=purpose[0], delay_pct=purpose[1]) if purpose else None
     request = Request(case_set, cases, seed, commit, command, started, contracts, calibration)
     try:
         record, samples, failures = measure(request, console, journal_path(out))

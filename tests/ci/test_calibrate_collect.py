@@ -32,8 +32,8 @@ def one_gpu(monkeypatch):
 
 @pytest.fixture
 def run(fake_night):
-    def collecting(found=(), **changes):
-        fake_night.prepare(found)
+    def collecting(found=(), do=None, **changes):
+        fake_night.prepare(found, do)
         options = replace(fake_night.options, fork="yes", processes=changes.pop("processes", 2))
         asked = {name: changes.pop(name) for name in ("delays", "each", "max_minutes") if name in changes}
         with (fake_night.tmp / "progress.txt").open("w") as file:
@@ -87,6 +87,16 @@ def test_collection_that_ran_out_of_minutes_goes_on(run, fake_night, one_gpu):
     assert (first.code, first.done) == (Exit.PASS, 0)
     assert "go on, on the same start of the same machine: python -m ci calibrate collect" in first.messages[-1]
     assert (second.code, second.done, second.collection) == (Exit.PASS, 2, first.collection)
+
+
+def test_interrupted_collection_keeps_what_it_has_and_goes_on(run, fake_night, one_gpu):
+    first = run(make_records((100.0, 100.1)), do={1: "interrupt"}, fork="no")
+    second = run(make_records((100.1,)), resume=True)
+
+    assert (first.code, first.done) == (Exit.INTERRUPTED, 1)
+    assert "1 of 2 processes are in" in first.messages[1]
+    assert (second.code, second.done) == (Exit.PASS, 2)
+    assert len(fake_night.stored()) == 2
 
 
 def test_process_without_a_record_is_told_and_can_be_run_again(run, one_gpu):
