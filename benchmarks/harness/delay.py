@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from .clock import DeviceTimer, Launch
 from .errors import MeasurementError
 from .stats.summary import median
-from .window import Window, require_kernels, time_windows
+from .window import Window, require_kernels, sample_windows
 
 if TYPE_CHECKING:
     import torch
@@ -73,7 +73,7 @@ def slow_down(
     wanted_us = delay.pct / 100 * window.median_us
     wait_us = wanted_us - LAUNCH_US
     for _ in range(NUM_SIZINGS):
-        mhz = time_windows(timer, 1, window.run, restore)[0].sm_mhz or FALLBACK_MHZ
+        mhz = sample_windows(timer, 1, window.run, restore)[0].sm_mhz or FALLBACK_MHZ
         delay.set_cycles(max(0, round(wait_us * mhz)))
         plain_us, slow_us = _compare(window.run, run, timer, restore)
         wanted_us, found_us = delay.pct / 100 * plain_us, slow_us - plain_us
@@ -95,5 +95,5 @@ def _compare(plain: Launch, slow: Launch, timer: DeviceTimer, restore: Launch | 
     taken: tuple[list[float], list[float]] = ([], [])
     for _ in range(NUM_PAIRS):
         for run, times in zip((plain, slow), taken, strict=True):
-            times += [timing.elapsed_us for timing in time_windows(timer, BATCH, run, restore)]
+            times += [timing.elapsed_us for timing in sample_windows(timer, BATCH, run, restore)]
     return median(taken[0]), median(taken[1])

@@ -12,7 +12,7 @@ from .errors import BelowResolutionError, HostLateError, MeasurementError, NoDev
 from .quiet import Block, QuietCard
 from .stats.summary import median
 from .stopping import DEFAULT_SAMPLING, Sampling, num_next, stop_reason
-from .window import WARM_UP_BATCH, began, long_enough, time_windows
+from .window import WARM_UP_BATCH, began, long_enough, sample_windows
 
 TOLERATED_LATE = 3  # windows retaken without question; beyond, they may be half of all at most
 HOST_CALLS = 4  # in one window, whatever they cost: a number that followed the time would differ between processes
@@ -99,7 +99,7 @@ def measure_graph_cold(
     card.begin()
     while reason is None:
         num = num_next(len(taken.kept), spent_s, window.period_s, sampling)
-        batch = time_windows(timer, num, window.run, replay)
+        batch = sample_windows(timer, num, window.run, replay)
         block = card.end(batch[0].sm_mhz)
         begun_s = began(batch) if begun_s is None else begun_s
         spent_s = batch[-1].ended_s - begun_s

@@ -67,7 +67,7 @@ def warm_up(run: Launch, warmup_s: float, timer: DeviceTimer, restore: Launch | 
     """
     begun_s, before_us, before_mhz = None, math.inf, None
     while True:
-        batch = time_windows(timer, WARM_UP_BATCH, run, restore)
+        batch = sample_windows(timer, WARM_UP_BATCH, run, restore)
         begun_s = began(batch) if begun_s is None else begun_s
         now_us, now_mhz = median([timing.elapsed_us for timing in batch]), batch[0].sm_mhz
         settled = abs(now_us / before_us - 1) <= SETTLED
@@ -78,7 +78,7 @@ def warm_up(run: Launch, warmup_s: float, timer: DeviceTimer, restore: Launch | 
         before_us, before_mhz = now_us, now_mhz
 
 
-def time_windows(timer: DeviceTimer, n: int, run: Launch, restore: Launch | None) -> Sequence[Timing]:
+def sample_windows(timer: DeviceTimer, n: int, run: Launch, restore: Launch | None) -> Sequence[Timing]:
     """``n`` windows back to back. Raises BelowResolutionError for a time that is none."""
     return _readable(timer.elapsed_us(n, run) if restore is None else timer.elapsed_us(n, run, restore), timer)
 
