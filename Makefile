@@ -23,7 +23,7 @@ case '$(STORE)' in branch:*) ;; *) mkdir -p '$(STORE)' ;; esac; \
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test test-long test-gpu test-gpu-long sanitize profile nightly bench asv site clean
+.PHONY: help setup check test test-long test-gpu test-gpu-long sanitize profile nightly bench asv site fetch job-summary clean
 
 help: ## this list
 	@echo 'make nightly   the whole job in one command; make test   everything that needs no GPU'
@@ -83,6 +83,12 @@ asv: setup ## the ops under asv for HEAD, beside the recorded nights; the page i
 
 site: setup ## the page alone, from $(STORE) and the recorded nights
 	@$(BUILD_PAGE)
+
+fetch: ## one commit by its hash, as of a pull request: make fetch COMMIT=SHA
+	git fetch --quiet origin '$(COMMIT)'
+
+job-summary: ## show a file of Markdown: on the page of a GitHub job, else here: make job-summary FILE=out/gate/summary.md
+	@cat '$(FILE)' >> "$${GITHUB_STEP_SUMMARY:-/dev/stdout}"
 
 clean: ## remove what was built and measured here (out/) and caches; .venv stays
 	rm -rf out build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

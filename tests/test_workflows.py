@@ -1,10 +1,13 @@
 """Workflows: what may start them, what they may do, and that each step runs on a laptop too."""
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 import yaml
+
+from ci.posting import artifact
 
 ROOT = Path(__file__).resolve().parent.parent
 FILES = sorted((ROOT / ".github/workflows").glob("*.yml"))
@@ -28,10 +31,38 @@ def test_actions_are_pinned_by_commit_with_their_version(workflow):
     assert [line for line in uses if not PINNED.fullmatch(line)] == []
 
 
-def test_a_workflow_has_no_permissions_and_a_job_says_what_it_needs(workflow, jobs):
-    assert yaml.safe_load(workflow)["permissions"] == {}
-    for job in jobs:
-        assert set(job["permissions"]) <= {"contents"}
+PERMISSIONS = {
+    "nightly.yml": {"night": {"contents": "write"}},
+    "pr-gate.yml": {"prepare": {"contents": "read"}, "run": {}, "judge": {}},
+    "pr-gate-post.yml": {"post": {"actions": "read", "checks": "write", "contents": "read", "pull-requests": "write"}},
+}
+STARTED_BY = {
+    "nightly.yml": {"schedule", "workflow_dispatch"},
+    "pr-gate.yml": {"pull_request"},
+    "pr-gate-post.yml": {"workflow_run"},
+}
+
+
+def loaded(name):
+    return yaml.safe_load((ROOT / ".github/workflows" / name).read_text())
+
+
+def started_by(content):
+    return content[True]  # YAML 1.1 reads the key `on` as true
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_a_workflow_has_no_permissions_and_a_job_those_it_needs(path):
+    content = loaded(path.name)
+
+    assert content["permissions"] == {}
+    assert {name: job["permissions"] for name, job in content["jobs"].items()} == PERMISSIONS[path.name]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_a_workflow_starts_by_its_own_event_alone(path):
+    """Above all never by pull_request_target, which would hand strangers' code our token."""
+    assert set(started_by(loaded(path.name))) == STARTED_BY[path.name]
 
 
 def test_jobs_end_by_themselves(jobs):
@@ -49,10 +80,22 @@ def test_a_step_is_one_line_of_make_or_python(jobs):
         assert "${{" not in command  # works in a plain shell, and nothing can be injected
 
 
-def test_strangers_code_never_reaches_our_machines(workflow):
-    started_by = yaml.safe_load(workflow)[True]  # YAML 1.1 reads the key `on` as true
+def test_every_command_and_target_exists_with_its_options(jobs):
+    from typer.main import get_command
 
-    assert set(started_by) == {"schedule", "workflow_dispatch"}
+    from ci.__main__ import app
+
+    targets = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[1].split()
+    for words in (shlex.split(step["run"]) for job in jobs for step in job["steps"] if "run" in step):
+        if words[0] == "make":
+            assert words[1] in targets
+            continue
+        assert words[:3] == [".venv/bin/python", "-m", "ci"]
+        command = get_command(app)
+        for word in words[3:]:
+            command = getattr(command, "commands", {}).get(word, command)
+        known = {option for item in command.params for option in (*item.opts, *item.secondary_opts)}
+        assert {word for word in words if word.startswith("--")} <= known, words
 
 
 class TestNightly:
@@ -80,3 +123,96 @@ class TestNightly:
 
         assert night.endswith("--store branch:perf-history")
         assert job["permissions"] == {"contents": "write"}
+
+
+class TestGate:
+    """Strangers' code runs in one job, and that job has nothing to give away."""
+
+    @pytest.fixture
+    def text(self):
+        return (ROOT / ".github/workflows/pr-gate.yml").read_text()
+
+    @pytest.fixture
+    def jobs(self):
+        return loaded("pr-gate.yml")["jobs"]
+
+    def uses(self, job):
+        return [step["uses"].partition("@")[0] for step in job["steps"] if "uses" in step]
+
+    def test_a_fork_waits_for_an_owner_before_its_code_runs(self, jobs):
+        assert jobs["run"]["environment"] == (
+            "${{ github.event.pull_request.head.repo.full_name == github.repository && 'gate' || 'gate-forks' }}"
+        )
+
+    def test_only_that_job_has_our_card_and_its_runner_serves_one_job(self, jobs):
+        assert jobs["run"]["runs-on"] == ["self-hosted", "h200", "ephemeral"]
+        assert {job["runs-on"] for name, job in jobs.items() if name != "run"} == {"ubuntu-latest"}
+
+    def test_that_job_has_no_checkout_no_secret_no_cache_and_no_store(self, jobs):
+        assert set(self.uses(jobs["run"])) == {"actions/download-artifact", "actions/upload-artifact"}
+        described = yaml.safe_dump(jobs["run"])
+        for word in ("secrets", "github.token", "GITHUB_TOKEN", "actions/cache", "--store", "perf-history"):
+            assert word not in described
+
+    @pytest.mark.parametrize("name", ["HOME", "TRITON_CACHE_DIR", "PIP_CACHE_DIR"])
+    def test_folders_that_code_may_leave_things_in_are_of_one_run(self, jobs, name):
+        assert "${{ github.run_id }}-${{ github.run_attempt }}" in jobs["run"]["env"][name]
+
+    def test_nothing_here_writes_to_a_store(self, text):
+        assert "--store" not in text
+        assert "write" not in [value for job in PERMISSIONS["pr-gate.yml"].values() for value in job.values()]
+
+    def test_the_first_job_runs_the_bases_code_and_reads_the_head_as_files(self, jobs):
+        (checkout,) = [step for step in jobs["prepare"]["steps"] if "checkout" in step.get("uses", "")]
+        commands = [step["run"] for step in jobs["prepare"]["steps"] if "run" in step]
+
+        assert checkout["with"]["ref"] == "${{ github.event.pull_request.base.sha }}"
+        assert [command for command in commands if "$HEAD" in command] == commands[1:]
+        assert commands[1] == 'make fetch COMMIT="$HEAD"'
+        assert " ci gate prepare " in commands[2]
+
+    def test_an_approval_is_of_the_labelled_commit_alone(self, jobs):
+        assert jobs["prepare"]["env"]["APPROVED_BY"] == (
+            "${{ github.event.action == 'labeled' && github.actor || '' }}"
+        )
+
+    def test_the_judge_takes_plan_and_policy_from_the_first_job(self, jobs):
+        downloads = [step["with"] for step in jobs["judge"]["steps"] if "download" in step.get("uses", "")]
+
+        # The later one overwrites: what strangers' code left cannot replace the plan or our code.
+        assert downloads == [{"name": "gate-measured", "path": "out/gate"}, {"name": "gate-prepared"}]
+        assert "actions/checkout" not in self.uses(jobs["judge"])
+
+    def test_the_verdict_is_kept_whatever_it_is(self, jobs):
+        steps = {step.get("name") or step["with"]["name"]: step for step in jobs["judge"]["steps"]}
+
+        for name in ("summary", "gate-verdict", "gate-junit"):
+            assert steps[name]["if"] == "${{ !cancelled() }}"
+        assert steps[artifact.NAME]["with"]["path"].endswith(f"/{artifact.MEMBER}")
+
+
+class TestGatePost:
+    @pytest.fixture
+    def job(self):
+        return loaded("pr-gate-post.yml")["jobs"]["post"]
+
+    def test_it_follows_the_gate_and_nothing_else(self, job):
+        assert started_by(loaded("pr-gate-post.yml")) == {
+            "workflow_run": {"workflows": [loaded("pr-gate.yml")["name"]], "types": ["completed"]}
+        }
+        assert "github.event.workflow_run.event == 'pull_request'" in job["if"]
+
+    def test_it_runs_our_default_branch_and_downloads_nothing_but_through_our_checks(self, job):
+        (checkout,) = [step for step in job["steps"] if "uses" in step]
+
+        assert "actions/checkout@" in checkout["uses"]
+        assert "ref" not in checkout["with"]
+        assert checkout["with"]["persist-credentials"] is False
+
+    def test_only_the_last_step_has_the_token_and_no_step_reads_the_event_into_its_line(self, job):
+        *others, last = job["steps"]
+
+        assert last["run"] == ".venv/bin/python -m ci post"
+        assert last["env"] == {"GITHUB_TOKEN": "${{ github.token }}"}
+        assert not any("env" in step for step in others)
+        assert "env" not in job
