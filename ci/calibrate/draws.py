@@ -71,7 +71,7 @@ def disjoint_gates(occasions: Sequence[Kinds], limits: Limits, rng: Rng) -> Disj
             screen = in_blocks(np.arange(at, at + GATE), rng).of(one.plain)
             at += GATE
             counts["gates"] += 1
-            if not (replay.suspects(screen.diffs, limits) & limits.gated).any():
+            if not replay.suspects(screen.diffs, limits).any():
                 continue
             counts["suspected"] += 1
             if at + WHOLE - GATE > len(one.plain):
@@ -97,7 +97,7 @@ def resampled_gates(occasions: Sequence[Kinds], limits: Limits, num_gates: int, 
         one = occasions[number % len(occasions)]
         screen, confirm = (stage.of(one.plain) for stage in clean_gate(len(one.plain), rng))
         tried[one.id] = tried.get(one.id, 0) + 1
-        if (replay.suspects(screen.diffs, limits) & limits.gated).any():
+        if replay.suspects(screen.diffs, limits).any():
             suspected += 1
             alarms[one.id] += alarm(screen, confirm, limits)
     return ResampledGates(
@@ -165,7 +165,7 @@ def in_blocks(order: Indices, rng: Rng) -> Places:
 
 def alarm(screen: Stage, confirm: Stage, limits: Limits) -> bool:
     """Whether the gate fails: a gated series is called slower."""
-    return bool((replay.regressed(replay.tested(screen, confirm, limits), confirm, limits) & limits.gated).any())
+    return bool(replay.regressed(replay.tested(screen, confirm, limits), confirm, limits).any())
 
 
 def _drawn(count: int, wanted: int, rng: Rng) -> Indices:

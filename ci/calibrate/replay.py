@@ -14,7 +14,8 @@ from scipy import stats
 from benchmarks.harness.stats.gate_power import DESIGN, SUSPICION_LEVEL
 from benchmarks.harness.stats.modes import MIN_DISTANCE_PCT, mode_distance_pct
 from benchmarks.harness.stats.paired import CAUTION_OF_MODES, RATE, PairLimits
-from ci.config import Thresholds
+from ci.gate.times import limits_of
+from ci.policy import Policy
 
 from .dataset import Series
 
@@ -44,17 +45,12 @@ class Limits:
         return cls(margin, suspect, limit, np.array([one.gated for one in each], dtype=bool))
 
 
-def pair_limits(
-    series: Sequence[Series], medians_us: Floats, gpu_model: str, thresholds: Thresholds
-) -> list[PairLimits]:
+def pair_limits(series: Sequence[Series], medians_us: Floats, gpu_model: str, policy: Policy) -> list[PairLimits]:
     """How ``ci gate`` judges each series at its time [series]; the floor is in the limit."""
-    found = []
-    for one, median_us in zip(series, medians_us, strict=True):
-        row = thresholds.row_for(one.key, num_requests=one.num_requests, gpu_model=gpu_model)
-        limit, margin = thresholds.paired_pct_for(row)
-        limits = PairLimits(margin, limit, row.floor_us, row.better.get(one.metric, "lower"), row.gated)
-        found.append(limits.at(float(median_us)))
-    return found
+    return [
+        limits_of(policy, one.key, one.num_requests, gpu_model).at(float(median_us))
+        for one, median_us in zip(series, medians_us, strict=True)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +85,13 @@ class Tested:
 
 
 def suspects(diffs: Floats, limits: Limits) -> Flags:
-    """[series]: significant against no change in either direction, and estimated beyond the suspicion."""
+    """[series]: significant against no change in either direction, and estimated beyond the suspicion.
+
+    Of a series that is not gated the screen's word is enough: it gets no fresh blocks.
+    """
     mean = diffs.mean(axis=0)
-    found: Flags = (_tail(np.abs(mean), diffs) < SUSPICION_LEVEL) & (np.abs(mean) >= limits.suspect)
+    is_significant = _tail(np.abs(mean), diffs) < SUSPICION_LEVEL
+    found: Flags = is_significant & (np.abs(mean) >= limits.suspect) & limits.gated
     return found
 
 
@@ -103,14 +103,8 @@ def tested(screen: Stage, confirm: Stage, limits: Limits) -> Tested:
 
 
 def regressed(found: Tested, confirm: Stage, limits: Limits) -> Flags:
-    """[series]: called slower by the whole gate, Benjamini-Hochberg over the gated suspects and over the others."""
-    slow = found.slow(limits)
-    verdicts = np.zeros_like(slow)
-    for index in np.flatnonzero(slow):
-        family = found.suspect & (limits.gated == limits.gated[index])
-        q = adjusted(found.p_above[index], found.p_above[family & (np.arange(len(slow)) != index)])
-        verdicts[index] = q <= _rate(confirm, int(index))
-    return verdicts
+    """[series]: called slower by the whole gate."""
+    return regressed_alone(found, found, confirm, limits)
 
 
 def regressed_alone(clean: Tested, changed: Tested, confirm: Stage, limits: Limits) -> Flags:
@@ -118,7 +112,7 @@ def regressed_alone(clean: Tested, changed: Tested, confirm: Stage, limits: Limi
     slow = changed.slow(limits)
     verdicts = np.zeros_like(slow)
     for index in np.flatnonzero(slow):
-        others = clean.suspect & (limits.gated == limits.gated[index])
+        others = clean.suspect.copy()
         others[index] = False
         verdicts[index] = adjusted(changed.p_above[index], clean.p_above[others]) <= _rate(confirm, int(index))
     return verdicts

@@ -10,8 +10,9 @@ import numpy as np
 
 from benchmarks.harness.stats.gate_power import DESIGN
 from benchmarks.harness.stats.paired import RATE, PairLimits, detectable_pct
-from ci.config import THRESHOLDS_FILE, load_thresholds
+from ci.config import THRESHOLDS_FILE
 from ci.exits import MissingDataError
+from ci.policy import load_policy
 
 from . import draws, replay
 from .dataset import Dataset, Process, fingerprint, read
@@ -98,9 +99,9 @@ def limits_of(data: Dataset, occasions: Sequence[Kinds]) -> tuple[list[PairLimit
     medians_us = np.array(
         [math.exp(np.median(column[known])) if (known := ~np.isnan(column)).any() else math.nan for column in logs.T]
     )
-    model, thresholds = data.processes[0].gpu_model, load_thresholds()
-    limits = replay.pair_limits(data.series, medians_us, model, thresholds)
-    return limits, replay.pair_limits(data.series, np.full(len(medians_us), math.inf), model, thresholds), medians_us
+    model, policy = data.processes[0].gpu_model, load_policy()
+    limits = replay.pair_limits(data.series, medians_us, model, policy)
+    return limits, replay.pair_limits(data.series, np.full(len(medians_us), math.inf), model, policy), medians_us
 
 
 def _series(

@@ -7,7 +7,7 @@ from benchmarks.harness.stats.paired import Family, PairLimits, confirm, screen
 from ci.calibrate import replay
 from ci.calibrate.dataset import Series
 from ci.calibrate.replay import CONFIRM, SCREEN, Limits, Stage
-from ci.config import load_thresholds
+from ci.policy import load_policy
 
 NUM_SERIES = 24
 
@@ -35,7 +35,7 @@ def test_replayed_gate_decides_as_the_gate(seed, modes):
     first = stage(rng, SCREEN, effects, 0.006, modes)
     fresh = stage(rng, CONFIRM, effects, 0.006, modes)
 
-    screened = [screen(first.diffs[:, i], each[i], 100.0).suspect for i in range(NUM_SERIES)]
+    screened = [one.gated and screen(first.diffs[:, i], one, 100.0).suspect for i, one in enumerate(each)]
     families = {
         i: Family(fresh.diffs[:, i], each[i], 100.0, np.exp(fresh.base[:, i]), np.exp(fresh.head[:, i]))
         for i in range(NUM_SERIES)
@@ -75,7 +75,7 @@ def test_adjusted_p_is_that_of_benjamini_and_hochberg(p):
 
 def test_limits_of_a_series_are_those_of_the_gate_with_its_floor():
     series = [Series("device_us", op, "recoverssm", "case", "graph-cold", "us", 1) for op in ("plan", "verify")]
-    short, long = replay.pair_limits(series, np.array([1.0, 400.0]), "nvidia-h200", load_thresholds())
+    short, long = replay.pair_limits(series, np.array([1.0, 400.0]), "nvidia-h200", load_policy())
 
     assert short.limit_pct == pytest.approx(100 * 0.02 / 1.0)
     assert (long.margin_pct, long.limit_pct, long.gated) == (0.5, 1.5, True)
