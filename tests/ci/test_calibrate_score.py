@@ -1,6 +1,7 @@
 """Trust records of made-up sets whose answer is known, and what becomes of sets that cannot be scored."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -10,7 +11,7 @@ from typer.testing import CliRunner
 from benchmarks.harness.stats.paired import PairLimits
 from ci.__main__ import app
 from ci.calibrate import trust
-from ci.calibrate.dataset import merged, write
+from ci.calibrate.dataset import fingerprint, merged, write
 from ci.calibrate.draws import Kinds, disjoint_gates, exact_upper_pct
 from ci.calibrate.identical import identical_pairs
 from ci.calibrate.publish import from_records
@@ -180,3 +181,14 @@ def test_file_that_is_no_gate_is_refused_by_name(tmp_path):
 
     with pytest.raises(UsageError, match=r"--gate .*a\.json: no result of a gate"):
         identical_pairs([tmp_path / "a.json"], "nvidia-h200")
+
+
+def test_page_shows_the_newest_committed_record_and_it_is_of_the_committed_set():
+    root = Path(__file__).parents[2]
+    page = (root / "docs" / "trust.md").read_text()
+    found = sorted(map(trust.load, (root / "reports" / "trust").glob("*.json")), key=lambda record: record.newest_utc)
+
+    assert all(page.count(mark) == 1 for name in ("trust", "rules") for mark in marks(name))
+    for record in found[-1:]:
+        assert trust_markdown(record) in page
+        assert record.data_sha256 == fingerprint(root / "reports" / "aa" / "v1")
