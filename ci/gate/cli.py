@@ -2,7 +2,7 @@
 
 import random
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 from rich.console import Console
@@ -10,6 +10,9 @@ from rich.console import Console
 from benchmarks.harness.command_line import CommandLine
 from ci.exits import Exit, UsageError
 from ci.shell import JsonFlag, errors, print_json
+
+if TYPE_CHECKING:
+    from .prepare import Request
 
 app = CommandLine(
     rich_markup_mode=None,
@@ -63,6 +66,10 @@ def gate(  # the options are the documentation
     wait: Wait = 0.0,
     max_seconds: MaxSeconds = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the gate in --out.")] = False,
+    show_list: Annotated[bool, typer.Option("--list", help="Print the cases of this checkout and end.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would run and end; nothing starts.")] = False,
+    estimate: Annotated[bool, typer.Option("--estimate", help="Print how long it would take and end.")] = False,
+    store: Annotated[str, typer.Option(help="Where --estimate finds nights.")] = "out/store",
     as_json: JsonFlag = False,
 ) -> None:
     """Build both commits, measure them in alternating processes on one GPU, judge, and write what was found to --out.
@@ -74,11 +81,17 @@ def gate(  # the options are the documentation
         return
     with errors(as_json):
         console = Console(stderr=True)
+        request = _request(
+            base or "", head, case_set, pattern, seed, blocks, confirm_blocks, harness, arch, with_data, approved_by
+        )
+        if show_list:
+            _preview("list", request, store, gpus, as_json)
         if base is None and not resume:
             raise UsageError("--base: expected a branch or commit", "python -m ci gate --base main")
+        if dry_run or estimate:
+            _preview("estimate" if estimate else "dry run", request, store, gpus, as_json)
         if not resume:
-            _prepare(base or "", head, out, case_set, pattern, seed, blocks, confirm_blocks, harness, arch, with_data,
-                     approved_by, console)  # fmt: skip
+            _prepare(request, out, console)
         elif approved_by:
             _approve(out, approved_by)
         _run(out, gpus, wait, max_seconds, console)
@@ -103,8 +116,10 @@ def prepare(  # the options are the documentation
 ) -> None:
     """Put both trees and what judges them into a folder, which then needs no git. 3: no base, or nothing selected."""
     with errors(as_json):
-        plan = _prepare(base, head, out, case_set, pattern, seed, blocks, confirm_blocks, harness, arch, with_data,
-                        approved_by, Console(stderr=True))  # fmt: skip
+        request = _request(
+            base, head, case_set, pattern, seed, blocks, confirm_blocks, harness, arch, with_data, approved_by
+        )
+        plan = _prepare(request, out, Console(stderr=True))
         if as_json:
             print_json(plan)
         else:
@@ -140,10 +155,9 @@ def judge(folder: Folder, approved_by: ApprovedBy = "", as_json: JsonFlag = Fals
         _judge(folder, as_json)
 
 
-def _prepare(
+def _request(
     base: str,
     head: str,
-    out: Path,
     case_set: str,
     pattern: str,
     seed: int | None,
@@ -153,18 +167,11 @@ def _prepare(
     arch: str | None,
     with_data: str | None,
     approved_by: str,
-    console: Console,
-) -> dict[str, object]:
-    import msgspec
-
-    from ci.measuring import ROOT
-    from ci.trees import Repository
-
+) -> "Request":
     from .plan import harness_of
     from .prepare import Request
-    from .prepare import prepare as fill
 
-    request = Request(
+    return Request(
         base=base,
         head=head,
         case_set=case_set,
@@ -177,12 +184,44 @@ def _prepare(
         with_data=with_data,
         approved_by=approved_by,
     )
+
+
+def _preview(what: str, request: "Request", store: str, gpus: str | None, as_json: bool) -> NoReturn:
+    from ci.measuring import ROOT
+    from ci.preview import listing, show
+    from ci.trees import Repository
+
+    from . import preview
+
+    if what == "list":
+        facts = listing(request.case_set, request.pattern)
+    elif what == "estimate":
+        facts = preview.estimate(request, store, gpus)
+    else:
+        facts = preview.dry_run(request, Repository(ROOT), store, gpus)
+    print_json(facts) if as_json else show(facts, Console())
+    raise typer.Exit(0)
+
+
+def _prepare(request: "Request", out: Path, console: Console) -> dict[str, object]:
+    import msgspec
+
+    from ci.measuring import ROOT
+    from ci.trees import Repository
+
+    from .findings import shortened
+    from .prepare import prepare as fill
+
     plan = fill(request, out, Repository(ROOT))
     for line in (
         f"base {plan.base.commit[:12]} ({plan.base_found}): {plan.base.subject}",
         f"head {plan.head.commit[:12]}, {plan.distance} commits on: {plan.head.subject}",
         f"{len(plan.cases)} cases of set {plan.case_set}, seed {plan.seed}, measured by the {plan.harness}'s program",
-        *(f"policy changed: {path}" for path in plan.policy_changes),
+        *(
+            ["policy changed, which an owner has to approve: the head's " + shortened(plan.policy_changes)]
+            if plan.policy_changes
+            else []
+        ),
     ):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     return {"folder": str(out), **msgspec.to_builtins(plan)}

@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 
 from benchmarks.harness.records import Record, decode_record
-from ci.policy import ALIASES_FILE, Aliases, Policy, load_aliases, load_policy
+from ci.exits import UsageError
+from ci.policy import ALIASES_FILE, Aliases, Policy, load_aliases, load_policy, policy_hash
 from ci.validity import why_unsound
 
 from .plan import STAGES, BlockStage, Plan, Process, State, blocks_to_try, load_plan, load_state, record_path
@@ -51,8 +52,11 @@ class Evidence:
 
     @classmethod
     def read(cls, folder: Path) -> "Evidence":
-        """Raises UsageError: no plan, or a policy that is none."""
-        plan, state, policy = load_plan(folder), load_state(folder), load_policy(folder / "policy")
+        """Raises UsageError: no plan, or another policy than was prepared."""
+        plan, state = load_plan(folder), load_state(folder)
+        if policy_hash(folder / "policy") != plan.policy_hash:
+            raise UsageError(f"{folder / 'policy'}: is not what was prepared", "copy the folder anew, all of it")
+        policy = load_policy(folder / "policy")
         if plan.approved_by:  # then what the head renames is renamed
             aliases = load_aliases(folder / "policy-head" / ALIASES_FILE.name)
             policy = Policy(policy.thresholds, policy.known, aliases)

@@ -41,15 +41,20 @@ def _policy(evidence: Evidence) -> Iterator[Finding]:
         whose = "each side's own program measured it" if plan.harness == "own" else "the head's program measured both"
         changed = [f"{whose} (--harness {plan.harness})", *changed]
     if changed:
-        more = f" and {len(changed) - SHOWN} more" if len(changed) > SHOWN else ""
         yield Finding(
             kind="policy-changed",
-            message=f"policy changed: the head changes what measures or judges it: {', '.join(changed[:SHOWN])}{more}; "
+            message=f"policy changed: the head changes what measures or judges it: {shortened(changed)}; "
             f"it was judged by the {'base' if plan.harness == 'base' else plan.harness}'s",
             exit_code=Exit.MISSING,
             next_step="an owner looks at these, then: python -m ci gate judge DIR --policy-approved-by NAME",
             cleared_by=plan.approved_by,
         )
+
+
+def shortened(names: Sequence[str]) -> str:
+    """The first few of them and how many more there are."""
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
 
 
 def _vanished(evidence: Evidence) -> Iterator[Finding]:

@@ -62,7 +62,7 @@ def prepare(request: Request, folder: Path, repository: Repository) -> Plan:
         raise UsageError(f"--out {folder}: expected an empty folder", "remove it, or go on with it: gate run DIR")
     head = repository.resolve(request.head)
     base, found = choose_base(request, repository, head)
-    harness = _choose_harness(request.harness, repository, base)
+    harness = _choose_harness(request.harness, repository, base, head)
     policy_of = base if repository.has(base, MARK) else head
     try:
         sides = {
@@ -103,16 +103,19 @@ def commits_with_data(spec: str) -> Collection[str]:
     return {night.id.split("-")[1] for night in open_store(spec, writable=False).nights() if night.accepted}
 
 
-def _choose_harness(asked: Harness | None, repository: Repository, base: str) -> Harness:
-    has_gate = repository.has(base, MARK)
-    if asked is None:
-        return "base" if has_gate else "head"
-    if not has_gate and asked in ("base", "own"):
-        raise UsageError(
-            f"--harness {asked}: the base {base[:12]} is older than gates, its program cannot measure for one",
-            "--harness head: the head's program measures both, which an owner has to approve",
-        )
-    return asked
+def _choose_harness(asked: Harness | None, repository: Repository, base: str, head: str) -> Harness:
+    chosen: Harness = asked or ("base" if repository.has(base, MARK) else "head")
+    programs = (
+        {"base": base} if chosen == "base" else {"head": head} if chosen == "head" else {"base": base, "head": head}
+    )
+    for side, commit in programs.items():
+        if not repository.has(commit, MARK):
+            other = "base" if side == "head" else "head"
+            raise UsageError(
+                f"--harness {chosen}: the {side} {commit[:12]} is older than gates, its program cannot measure for one",
+                f"--harness {other}: the {other}'s program measures both, which an owner has to approve",
+            )
+    return chosen
 
 
 def _program_of(harness: Harness, side: str, base: str, head: str) -> str:

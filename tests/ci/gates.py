@@ -28,6 +28,7 @@ CARD, OTHER_CARD = Gpu("GPU-1", "A card"), Gpu("GPU-2", "Another card")
 LIBRARY = {
     "TIMES_US": {"verify": 100.0, "commit": 400.0},
     "NOISE": 0.003,
+    "SLOW_MODE": 0.0,  # share of processes that take 12 % longer
     "CACHE_BYTES": 1000,
     "READ_BYTES": 500,
     "LAUNCHES": 1,

@@ -54,6 +54,28 @@ def test_a_faster_head_improves_and_passes(fake_gate):
     assert result.exit_code == Exit.PASS
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_two_modes_of_processes_on_both_sides_are_no_regression(fake_gate, seed):
+    base, head = (fake_gate.commit(library(SLOW_MODE=0.3, FINGERPRINT=name)) for name in "ab")
+    result = fake_gate.gate(base, head, seed=seed)
+    assert not any(v.verdict == "regressed" for v in result.verdicts)
+    assert result.exit_code == Exit.PASS
+
+
+def test_a_mean_whose_interval_holds_no_change_is_undecided_and_passes(fake_gate):
+    base, head = (fake_gate.commit(library(NOISE=0.04, FINGERPRINT=name)) for name in "ab")
+    result = fake_gate.gate(base, head)
+    verdicts = {verdict_of(result, op, case=case).verdict for op in ("verify", "commit") for case in ("one", "two")}
+    assert verdicts <= {"inconclusive", "blind"}
+    assert all(v.detectable_pct > 3 for v in result.verdicts if v.verdict == "blind")
+    assert result.exit_code == Exit.PASS
+
+
+def test_a_short_kernel_that_takes_twice_as_long_is_found(fake_gate):
+    base, head = (fake_gate.commit(library(TIMES_US={"verify": us})) for us in (5.0, 10.0))
+    assert verdict_of(fake_gate.gate(base, head), "verify").verdict == "regressed"
+
+
 def test_the_same_binaries_and_arguments_are_not_judged_by_time(fake_gate):
     base = fake_gate.commit(library(FINGERPRINT="same"))
     head = fake_gate.commit(library(FINGERPRINT="same", TIMES_US={"verify": 120.0, "commit": 400.0}))

@@ -193,6 +193,15 @@ def test_a_folder_that_was_not_copied_whole_is_refused(fake_gate, name):
         fake_gate.run(folder)
 
 
+def test_another_policy_than_was_prepared_is_refused(fake_gate):
+    base = fake_gate.commit(library())
+    folder = fake_gate.prepare(base, base)
+    with (folder / "policy" / "thresholds.toml").open("a") as file:
+        file.write("# looser\n")
+    with pytest.raises(UsageError, match="policy: is not what was prepared"):
+        judge(folder)
+
+
 def test_what_is_no_gate_folder_is_refused(tmp_path):
     for part in ("run", "judge"):
         done = ran("gate", part, tmp_path)
@@ -227,6 +236,19 @@ def test_the_command_does_all_of_it_and_its_json_is_the_verdict(in_repository, t
     assert done.exit_code == Exit.REGRESSED
     assert json.loads((out / "verdict.json").read_text())["exit_code"] == Exit.REGRESSED
     assert '"verdict": "regressed"' in done.stdout
+
+
+def test_what_a_gate_would_do_is_told_without_doing_it(in_repository, tmp_path):
+    base = in_repository.commit(library())
+    in_repository.git("checkout", "--quiet", "-b", "branch")
+    in_repository.commit(slower(10))
+    arguments = ("--out", tmp_path / "out", "--store", tmp_path / "store", "--gpus", "cpu", "--json")
+    facts = json.loads(ran("gate", "--base", "main", "--dry-run", *arguments).stdout)
+    assert facts["base"].startswith(base[:12])
+    assert (facts["distance"], facts["screen_processes"], facts["confirm_processes_at_most"]) == (1, 24, 48)
+    assert "num_cases" not in json.loads(ran("gate", "--base", "main", "--estimate", *arguments).stdout)
+    assert "kimi_k3_tp8_b1_t8_a3.84_fp32" in ran("gate", "--list").stdout
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_command_says_how_to_go_on(in_repository, tmp_path):

@@ -106,7 +106,8 @@ def exact(case: str) -> records.Measurement:
 def timed(out: Path, case: str, op: str) -> records.Measurement:
     base_us, names = TIMES_US[op], {"metric": "device_us", "op": op, "provider": "recoverssm", "case": case}
     failed = case in recoverssm.CRASHES or case in recoverssm.WRONG
-    noise = random.Random(f"{out.stem}/{case}/{op}").gauss(0.0, recoverssm.NOISE)
+    chance = random.Random(f"{out.stem}/{case}/{op}")
+    noise = chance.gauss(0.0, recoverssm.NOISE) + (0.12 if chance.random() < recoverssm.SLOW_MODE else 0.0)
     return records.Measurement(
         **names,
         contract="graph-cold",
