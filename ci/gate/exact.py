@@ -131,6 +131,7 @@ def _judge(
 def _verdict(evidence: Evidence, key: Key, unit: str, gpu_model: str, judged: Judgement) -> GateVerdict:
     metric, op, provider, case, contract = key
     limits = evidence.policy.thresholds.limits_for(key, gpu_model=gpu_model)
+    row = evidence.policy.thresholds.row_for(key, gpu_model=gpu_model)
     change = rounded(judged.change_pct)
     named: Contract = "static" if contract == "static" else "exact"
     return GateVerdict(
@@ -141,6 +142,7 @@ def _verdict(evidence: Evidence, key: Key, unit: str, gpu_model: str, judged: Ju
         contract=named,
         gpu_model=gpu_model,
         unit=unit,
+        decimals=row.decimals,
         verdict=judged.verdict,
         reason=judged.reason.replace("the base night", "the base").replace("tonight", "the head"),
         stage="exact",

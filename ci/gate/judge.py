@@ -85,7 +85,8 @@ def _with_known(evidence: Evidence, verdicts: Sequence[GateVerdict]) -> tuple[li
     known, today = evidence.policy.known.not_landed(), dt.date.fromisoformat(evidence.plan.date)
     said = []
     for one in verdicts:
-        says = known.say(one.key, one.gpu_model, one.verdict, one.change_pct, today=today)
+        fresh = one.stage == "confirm"  # the screen has shown it too
+        says = known.say(one.key, one.gpu_model, one.verdict, one.change_pct, today=today, seen_before=fresh)
         said.append(msgspec.structs.replace(one, known=says.state, known_reason=says.reason))
     return said, known.stale(((one.key, one.gpu_model, one.known) for one in said), today)
 

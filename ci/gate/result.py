@@ -68,7 +68,7 @@ class GateVerdict(Struct, frozen=True, kw_only=True):
     contract: Contract
     gpu_model: str  # an architecture such as "sm_90" for static figures, "cpu" for what a CPU takes
     unit: str
-    decimals: int = 2  # to show of a value (ci/thresholds.toml)
+    decimals: int | None = None  # to show of a value (ci/thresholds.toml)
     verdict: VerdictName
     reason: str
     stage: Stage

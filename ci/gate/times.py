@@ -16,7 +16,7 @@ from benchmarks.harness.stats.paired import (
     judge_unsuspected,
     screen,
 )
-from ci.config import EXACT_CONTRACTS, Key
+from ci.config import EXACT_CONTRACTS, Key, LimitRow
 from ci.gpus import CPU
 from ci.policy import Policy
 from ci.validity import failed_checks
@@ -119,6 +119,7 @@ class Seen:
     trouble: Trouble | None
     same: str  # why time does not judge it; empty where it does
     gpu_model: str
+    decimals: int | None
 
     @property
     def is_suspect(self) -> bool:
@@ -138,10 +139,12 @@ def look(evidence: Evidence) -> list[Seen]:
     model, blocked = first.environment.gpu_model, _wrong_on_head(evidence)
     seen = []
     for key, series in gather(blocks).items():
-        limits = limits_of(evidence.policy, key, num_requests.get(key[3], 0), model)
+        row = evidence.policy.thresholds.row_for(key, num_requests=num_requests.get(key[3], 0), gpu_model=model)
+        limits = limits_of(evidence.policy, row, key[0])
         trouble = blocked.get((key[3], key[2])) or series.trouble()
         screened = None if trouble else _screen(series, limits)
-        seen.append(Seen(series, limits, screened, trouble, _why_same(evidence, series.example, first), model))
+        same = _why_same(evidence, series.example, first)
+        seen.append(Seen(series, limits, screened, trouble, same, model, row.decimals))
     return seen
 
 
@@ -162,11 +165,10 @@ def judge_times(evidence: Evidence) -> list[GateVerdict]:
     return [_judge(one, confirmed.get(one.series.example.key), fresh) for one in seen if not _is_nobodys(one)]
 
 
-def limits_of(policy: Policy, key: Key, num_requests: int, gpu_model: str) -> PairLimits:
-    """How a gate judges one series."""
-    row = policy.thresholds.row_for(key, num_requests=num_requests, gpu_model=gpu_model)
+def limits_of(policy: Policy, row: LimitRow, metric: str) -> PairLimits:
+    """How a gate judges a series that falls under this row."""
     limit_pct, margin_pct = policy.thresholds.paired_pct_for(row)
-    return PairLimits(margin_pct, limit_pct, row.floor_us, row.better.get(key[0], "lower"), row.gated)
+    return PairLimits(margin_pct, limit_pct, row.floor_us, row.better.get(metric, "lower"), row.gated)
 
 
 def _screen(series: Series, limits: PairLimits) -> Screened:
@@ -224,6 +226,7 @@ def _verdict(
         contract=m.contract,
         gpu_model=one.gpu_model,
         unit=m.unit,
+        decimals=one.decimals,
         verdict=judgement.verdict,
         reason=judgement.reason,
         stage=stage,

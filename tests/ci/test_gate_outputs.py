@@ -233,8 +233,10 @@ class TestContent:
         [
             ({}, "10.00 us"),
             ({"decimals": 0}, "10 us"),
-            ({"stage": "exact", "unit": "bytes", "base_value": 1048576.0}, "1,048,576 bytes"),
-            ({"stage": "exact", "unit": "none", "base_value": 3.0}, "3"),
+            ({"contract": "exact", "unit": "bytes", "base_value": 1048576.0}, "1,048,576 bytes"),
+            ({"contract": "static", "unit": "none", "base_value": 3.0}, "3"),
+            ({"contract": "exact", "unit": "relative", "base_value": 3.21e-7}, "3.21e-07 relative"),
+            ({"contract": "exact", "unit": "%", "base_value": 75.128, "decimals": 1}, "75.1 %"),
             ({"base_value": None}, ""),
         ],
     )

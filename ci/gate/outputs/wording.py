@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from ci.config import EXACT_CONTRACTS
 from ci.gate.result import Finding, GateResult, GateVerdict
 from ci.judging import URGENCY
 
@@ -105,10 +106,14 @@ def series_of(v: GateVerdict, gpu_model: str = "") -> str:
 
 
 def value_of(value: float | None, v: GateVerdict) -> str:
-    """A value in its unit; whole numbers without decimals."""
+    """A value in its unit."""
     if value is None:
         return ""
-    number = f"{value:,.0f}" if v.stage == "exact" and value == int(value) else f"{value:,.{v.decimals}f}"
+    exact = v.contract in EXACT_CONTRACTS
+    if v.decimals is None and exact:
+        number = f"{value:,.0f}" if value == int(value) else f"{value:.4g}"
+    else:
+        number = f"{value:,.{2 if v.decimals is None else v.decimals}f}"
     return number if v.unit == "none" else f"{number} {v.unit}"
 
 
@@ -117,7 +122,7 @@ def change_of(v: GateVerdict) -> str:
     if v.change_pct is None:
         return ""
     text = f"{v.change_pct:+.2f} %"
-    if v.low_pct is None or v.high_pct is None or v.stage == "exact":
+    if v.low_pct is None or v.high_pct is None or v.contract in EXACT_CONTRACTS:
         return text
     return f"{text} ({v.low_pct:+.2f}..{v.high_pct:+.2f})"
 
