@@ -16,7 +16,7 @@ from benchmarks.harness.stats.paired import (
     judge_unsuspected,
     screen,
 )
-from ci.config import EXACT_CONTRACTS, Key, LimitRow
+from ci.config import EXACT_CONTRACTS, Key
 from ci.gpus import CPU
 from ci.policy import Policy
 from ci.validity import failed_checks
@@ -139,12 +139,13 @@ def look(evidence: Evidence) -> list[Seen]:
     model, blocked = first.environment.gpu_model, _wrong_on_head(evidence)
     seen = []
     for key, series in gather(blocks).items():
-        row = evidence.policy.thresholds.row_for(key, num_requests=num_requests.get(key[3], 0), gpu_model=model)
-        limits = limits_of(evidence.policy, row, key[0])
+        size = num_requests.get(key[3], 0)
+        limits = limits_of(evidence.policy, key, size, model)
+        decimals = evidence.policy.thresholds.row_for(key, num_requests=size, gpu_model=model).decimals
         trouble = blocked.get((key[3], key[2])) or series.trouble()
         screened = None if trouble else _screen(series, limits)
         same = _why_same(evidence, series.example, first)
-        seen.append(Seen(series, limits, screened, trouble, same, model, row.decimals))
+        seen.append(Seen(series, limits, screened, trouble, same, model, decimals))
     return seen
 
 
@@ -165,10 +166,11 @@ def judge_times(evidence: Evidence) -> list[GateVerdict]:
     return [_judge(one, confirmed.get(one.series.example.key), fresh) for one in seen if not _is_nobodys(one)]
 
 
-def limits_of(policy: Policy, row: LimitRow, metric: str) -> PairLimits:
-    """How a gate judges a series that falls under this row."""
+def limits_of(policy: Policy, key: Key, num_requests: int, gpu_model: str) -> PairLimits:
+    """How a gate judges one series."""
+    row = policy.thresholds.row_for(key, num_requests=num_requests, gpu_model=gpu_model)
     limit_pct, margin_pct = policy.thresholds.paired_pct_for(row)
-    return PairLimits(margin_pct, limit_pct, row.floor_us, row.better.get(metric, "lower"), row.gated)
+    return PairLimits(margin_pct, limit_pct, row.floor_us, row.better.get(key[0], "lower"), row.gated)
 
 
 def _screen(series: Series, limits: PairLimits) -> Screened:

@@ -185,11 +185,13 @@ class TestContent:
             "regressed, not gated",
         ]
 
-    def test_what_is_unchanged_is_counted_and_not_listed(self):
-        gate = result([verdict(case=f"case_{i}") for i in range(3)] + [verdict("blind")])
+    def test_what_is_unchanged_or_undecided_without_a_limit_is_counted_and_not_listed(self):
+        shown = verdict("inconclusive", case="case_4", gated=False)
+        gate = result([verdict(case=f"case_{i}") for i in range(3)] + [verdict("blind", case="seen"), shown])
 
-        assert "4 series: 1 blind, 3 unchanged" in printed(gate)
-        assert "case_0" not in printed(gate)
+        assert "5 series: 1 blind, 1 inconclusive, 3 unchanged, 1 not gated" in printed(gate)
+        assert "seen" in printed(gate)
+        assert "case_" not in printed(gate)
 
     @pytest.mark.parametrize(
         ("verdicts", "findings", "exit_code", "headline", "colour"),

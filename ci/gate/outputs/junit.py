@@ -7,8 +7,6 @@ from ci.gate.result import GateResult, GateVerdict
 
 from . import wording
 
-UNDECIDED = ("inconclusive", "blind")
-
 
 def report(result: GateResult) -> bytes:
     """The document. Regressed is a failure; missing, invalid and failing findings are errors; undecided is skipped."""
@@ -36,7 +34,7 @@ def _verdict(case: ET.Element, v: GateVerdict) -> None:
     reason = wording.reason_of(v)
     if v.fails:
         _child(case, "failure" if v.verdict == "regressed" else "error", v.verdict, reason, v.reproduce)
-    elif v.verdict in UNDECIDED or (v.verdict == "regressed" and v.gated):
+    elif v.verdict in wording.UNDECIDED or (v.verdict == "regressed" and v.gated):
         _child(case, "skipped", wording.name_of(v), reason, "")
 
 

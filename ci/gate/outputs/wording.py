@@ -8,6 +8,7 @@ from ci.gate.result import Finding, GateResult, GateVerdict
 from ci.judging import URGENCY
 
 QUIET = ("unchanged", "new")  # counted, not listed: nothing about them needs a reader
+UNDECIDED = ("inconclusive", "blind")  # nor about these, where they could fail nothing
 OUTCOMES = {
     "passed": "passed",
     "regressed": "failed",
@@ -44,8 +45,12 @@ def ranked(verdicts: Sequence[GateVerdict]) -> list[GateVerdict]:
 
 def notable(result: GateResult, rows: int) -> Listed:
     """Verdicts that somebody should read, at most ``rows``."""
-    found = [v for v in ranked(result.verdicts) if v.verdict not in QUIET or v.known in ("fixed", "expired")]
+    found = [v for v in ranked(result.verdicts) if not _is_quiet(v)]
     return Listed(found[:rows], len(found))
+
+
+def _is_quiet(v: GateVerdict) -> bool:
+    return (v.verdict in QUIET and v.known != "fixed") or (v.verdict in UNDECIDED and not v.gated)
 
 
 def headline(result: GateResult) -> str:
@@ -67,7 +72,7 @@ def totals(result: GateResult) -> str:
     counts = result.counts()
     parts = [f"{counts[name]} {name}" for name in URGENCY if counts.get(name)]
     shown = sum(not v.gated for v in result.verdicts)
-    parts += [f"({shown} not gated)"] if shown else []
+    parts += [f"{shown} not gated"] if shown else []
     identical = sum(v.identical for v in result.verdicts)
     parts += [f"{identical} of identical binaries"] if identical else []
     return ", ".join(parts) or "no series"
