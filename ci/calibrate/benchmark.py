@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
-from . import replay
+from benchmarks.harness.stats import calibration
+from benchmarks.harness.stats.calibration import CONFIRM, SCREEN, Flags, Floats, Indices, Limits, clean_gate
+
 from .dataset import Dataset, Process, Value, read
-from .draws import Indices, clean_gate
-from .replay import CONFIRM, SCREEN, Flags, Floats, Limits
 from .rules import Rule, Side, known_rules
-from .score import limits_of, of_model, usable
+from .score import all_limits, of_model, usable
 
 OURS, FLOORLESS = "this gate", "this gate without absolute floors"
 
@@ -69,7 +69,7 @@ def benchmark(
     """
     data = of_model(read(folder), gpu_model)
     occasions = {one.id: one for one in usable(data)}
-    with_floor, without, _ = limits_of(data, list(occasions.values()))
+    with_floor, without, _ = all_limits(data, list(occasions.values()))
     gates = [
         (Row(name, f"{SCREEN}, then {CONFIRM}"), Limits.of(limits))
         for name, limits in ((OURS, with_floor), (FLOORLESS, without))
@@ -84,7 +84,7 @@ def benchmark(
             screen, confirm = clean_gate(len(plain.logs), rng)
             first, second = screen.of(plain.logs), confirm.of(plain.logs)
             for row, limits in gates:
-                row.add_clean(replay.regressed(replay.tested(first, second, limits), second, limits))
+                row.add_clean(calibration.regressed(calibration.tested(first, second, limits), second, limits))
             base = plain.sides(screen.base)
             for row, rule in zip(rows, rules, strict=True):
                 row.add_clean(_called(rule, base, plain.sides(screen.head)))
@@ -94,9 +94,9 @@ def benchmark(
                 heads = [stage.with_head(len(slow.logs), rng) for stage in (screen, confirm)]
                 slow_first, slow_second = (stage.of(plain.logs, slow.logs) for stage in heads)
                 for row, limits in gates:
-                    clean = replay.tested(first, second, limits)
-                    changed = replay.tested(slow_first, slow_second, limits)
-                    row.add_slowed(pct, replay.regressed_alone(clean, changed, slow_second, limits))
+                    clean = calibration.tested(first, second, limits)
+                    changed = calibration.tested(slow_first, slow_second, limits)
+                    row.add_slowed(pct, calibration.regressed_alone(clean, changed, slow_second, limits))
                 for row, rule in zip(rows, rules, strict=True):
                     row.add_slowed(pct, _called(rule, base, slow.sides(heads[0].head)))
     return [row for row, _ in gates] + rows

@@ -8,17 +8,22 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
-from scipy import stats
 
-from . import replay
+from benchmarks.harness.stats import calibration
+from benchmarks.harness.stats.calibration import (
+    GATE,
+    WHOLE,
+    Floats,
+    Limits,
+    Rng,
+    Stage,
+    clean_gate,
+    exact_upper_pct,
+    in_blocks,
+)
+
 from .dataset import Dataset
-from .replay import GATE, PER_BLOCK, WHOLE, Floats, Limits, Stage
 from .trust import DisjointGates, ResampledGates, rounded
-
-BOUND = 0.95
-Rng = np.random.Generator
-Indices = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +60,6 @@ class Found(NamedTuple):
     synthetic: Floats
 
 
-def exact_upper_pct(num_found: int, num_tried: int) -> float | None:
-    """Exact (Clopper-Pearson) one-sided 95 % upper bound of a rate, in percent; None without a trial."""
-    if num_tried == 0:
-        return None
-    return 100.0 if num_found == num_tried else 100 * float(stats.beta.ppf(BOUND, num_found + 1, num_tried - num_found))
-
-
 def disjoint_gates(occasions: Sequence[Kinds], limits: Limits, rng: Rng) -> DisjointGates:
     """Gates of successive processes, each in one gate alone; suspects take the next ones for their confirmation."""
     counts = {"gates": 0, "suspected": 0, "alarms": 0, "unsettled": 0}
@@ -71,7 +69,7 @@ def disjoint_gates(occasions: Sequence[Kinds], limits: Limits, rng: Rng) -> Disj
             screen = in_blocks(np.arange(at, at + GATE), rng).of(one.plain)
             at += GATE
             counts["gates"] += 1
-            if not replay.suspects(screen.diffs, limits).any():
+            if not calibration.suspects(screen.diffs, limits).any():
                 continue
             counts["suspected"] += 1
             if at + WHOLE - GATE > len(one.plain):
@@ -97,7 +95,7 @@ def resampled_gates(occasions: Sequence[Kinds], limits: Limits, num_gates: int, 
         one = occasions[number % len(occasions)]
         screen, confirm = (stage.of(one.plain) for stage in clean_gate(len(one.plain), rng))
         tried[one.id] = tried.get(one.id, 0) + 1
-        if replay.suspects(screen.diffs, limits).any():
+        if calibration.suspects(screen.diffs, limits).any():
             suspected += 1
             alarms[one.id] += alarm(screen, confirm, limits)
     return ResampledGates(
@@ -122,51 +120,17 @@ def power_of(occasions: Sequence[Kinds], limits: Limits, num_gates: int, rng: Rn
         for _ in range(num_gates if one.delayed else 0):
             places = clean_gate(len(one.plain), rng)
             screen, confirm = (stage.of(one.plain) for stage in places)
-            clean = replay.tested(screen, confirm, limits)
+            clean = calibration.tested(screen, confirm, limits)
             for pct, logs in one.delayed.items():
                 real = tuple(stage.with_head(len(logs), rng).of(one.plain, logs) for stage in places)
                 scaled = screen.slowed(one.realised[pct]), confirm.slowed(one.realised[pct])
                 for (slow_screen, slow_confirm), count in ((real, counts[pct].real), (scaled, counts[pct].synthetic)):
-                    changed = replay.tested(slow_screen, slow_confirm, limits)
-                    count += replay.regressed_alone(clean, changed, slow_confirm, limits)
+                    changed = calibration.tested(slow_screen, slow_confirm, limits)
+                    count += calibration.regressed_alone(clean, changed, slow_confirm, limits)
                 counts[pct] = counts[pct]._replace(num_gates=counts[pct].num_gates + 1)
     return [counts[pct] for pct in delays]
 
 
-class Places(NamedTuple):
-    """Which processes a stage takes, [processes of a side]; rows 2i and 2i + 1 make block i."""
-
-    base: Indices
-    head: Indices
-
-    def of(self, base_logs: Floats, head_logs: Floats | None = None) -> Stage:
-        """With the times of these processes; the head's are of the same code where no others are given."""
-        return Stage(base_logs[self.base], (base_logs if head_logs is None else head_logs)[self.head])
-
-    def with_head(self, count: int, rng: Rng) -> "Places":
-        """The same base, and a head drawn from ``count`` other processes."""
-        return Places(self.base, _drawn(count, len(self.head), rng))
-
-
-def clean_gate(count: int, rng: Rng) -> tuple[Places, Places]:
-    """Screen and confirmation of ``count`` processes against themselves; in a stage none twice where they suffice."""
-    return in_blocks(_drawn(count, GATE, rng), rng), in_blocks(_drawn(count, WHOLE - GATE, rng), rng)
-
-
-def in_blocks(order: Indices, rng: Rng) -> Places:
-    """Successive processes as blocks in the order ABBA or BAAB, chosen at random."""
-    base, head = list[int](), list[int]()
-    for first in range(0, len(order), 2 * PER_BLOCK):
-        outer, inner = (base, head) if rng.integers(2) else (head, base)
-        outer += [first, first + 3]
-        inner += [first + 1, first + 2]
-    return Places(order[base], order[head])
-
-
 def alarm(screen: Stage, confirm: Stage, limits: Limits) -> bool:
     """Whether the gate fails: a gated series is called slower."""
-    return bool(replay.regressed(replay.tested(screen, confirm, limits), confirm, limits).any())
-
-
-def _drawn(count: int, wanted: int, rng: Rng) -> Indices:
-    return rng.permutation(count)[:wanted] if count >= wanted else rng.integers(count, size=wanted)
+    return bool(calibration.regressed(calibration.tested(screen, confirm, limits), confirm, limits).any())

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import msgspec
 
+from benchmarks.harness.stats.calibration import exact_upper_pct
 from ci.exits import UsageError
 from ci.gate.result import GateResult, decode
 
-from .draws import exact_upper_pct
 from .trust import IdenticalPairs, rounded
 
 

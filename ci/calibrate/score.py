@@ -8,17 +8,18 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.harness.stats.calibration import Floats, Limits
 from benchmarks.harness.stats.gate_power import DESIGN
 from benchmarks.harness.stats.paired import RATE, PairLimits, detectable_pct
 from ci.config import THRESHOLDS_FILE
 from ci.exits import MissingDataError
+from ci.gate.times import limits_of
 from ci.policy import load_policy
 
-from . import draws, replay
+from . import draws
 from .dataset import Dataset, Process, fingerprint, read
 from .draws import Found, Kinds
 from .identical import identical_pairs
-from .replay import Floats, Limits
 from .targets import BLIND, ENOUGH_GATES, targets
 from .trust import Occasion, Power, SeriesTrust, TrustRecord, rounded
 
@@ -47,7 +48,7 @@ def score(
     """
     data = of_model(read(folder), gpu_model)
     occasions = usable(data)
-    limits, floorless, medians_us = limits_of(data, occasions)
+    limits, floorless, medians_us = all_limits(data, occasions)
     rng, packed = np.random.default_rng(sizes.seed), Limits.of(limits)
     disjoint = draws.disjoint_gates(occasions, packed, rng)
     resampled = draws.resampled_gates(occasions, packed, sizes.gates, rng)
@@ -93,15 +94,16 @@ def usable(data: Dataset) -> list[Kinds]:
     return found
 
 
-def limits_of(data: Dataset, occasions: Sequence[Kinds]) -> tuple[list[PairLimits], list[PairLimits], Floats]:
+def all_limits(data: Dataset, occasions: Sequence[Kinds]) -> tuple[list[PairLimits], list[PairLimits], Floats]:
     """The gate's limits of each series, with and without their absolute floor, and its time in us."""
     logs = np.concatenate([one.plain for one in occasions])
     medians_us = np.array(
         [math.exp(np.median(column[known])) if (known := ~np.isnan(column)).any() else math.nan for column in logs.T]
     )
     model, policy = data.processes[0].gpu_model, load_policy()
-    limits = replay.pair_limits(data.series, medians_us, model, policy)
-    return limits, replay.pair_limits(data.series, np.full(len(medians_us), math.inf), model, policy), medians_us
+    each = [limits_of(policy, one.key, one.num_requests, model) for one in data.series]
+    with_floor = [one.at(float(median_us)) for one, median_us in zip(each, medians_us, strict=True)]
+    return with_floor, [replace(one, floor_us=0.0) for one in each], medians_us
 
 
 def _series(

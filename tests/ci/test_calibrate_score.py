@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from benchmarks.harness.stats.calibration import GATE, WHOLE, Limits
 from benchmarks.harness.stats.paired import PairLimits
 from ci.__main__ import app
 from ci.calibrate import trust
-from ci.calibrate.dataset import fingerprint, merged, write
-from ci.calibrate.draws import Kinds, disjoint_gates, exact_upper_pct
+from ci.calibrate.dataset import fingerprint, merged, read, write
+from ci.calibrate.draws import Kinds, disjoint_gates
 from ci.calibrate.identical import identical_pairs
 from ci.calibrate.publish import from_records
-from ci.calibrate.replay import GATE, WHOLE, Limits
-from ci.calibrate.score import Sizes, score
+from ci.calibrate.score import Sizes, all_limits, score, usable
 from ci.calibrate.targets import targets
 from ci.calibrate.text import trust_markdown
 from ci.exits import MissingDataError, UsageError
@@ -72,6 +72,15 @@ def test_loud_series_are_blind_and_worst_first(tmp_path):
     assert record.power[0].real_pct < 85
 
 
+def test_limits_of_a_series_are_those_of_the_gate_with_its_floor(tmp_path):
+    data = read(written(tmp_path, ("one", {"plan": (1.0, 0.01), "verify": (400.0, 0.01)}, {"plain": 4})))
+    (plan, verify), without, _ = all_limits(data, usable(data))
+
+    assert plan.limit_pct == pytest.approx(100 * 0.02 / 1.0, rel=0.01)
+    assert (verify.margin_pct, verify.limit_pct, verify.gated) == (0.5, 1.5, True)
+    assert {one.limit_pct for one in without} == {1.5}
+
+
 def test_floor_makes_short_kernels_blind_and_the_record_says_what_noise_would_allow(tmp_path):
     record = score(written(tmp_path, ("one", {"plan": (0.3, 0.2)}, {"plain": 24})), sizes=SIZES)
 
@@ -106,13 +115,6 @@ def test_series_that_a_process_lacks_is_no_alarm_and_counts_as_not_found(tmp_pat
 
     assert record.power[0].real_pct == pytest.approx(100 * 2 / 3, abs=0.1)
     assert record.resampled.num_with_alarm == 0
-
-
-@pytest.mark.parametrize(
-    ("found", "tried", "upper"), [(0, 0, None), (0, 300, 0.994), (3, 300, 2.567), (0, 3, 63.16), (2, 2, 100.0)]
-)
-def test_exact_bound_is_that_of_clopper_and_pearson(found, tried, upper):
-    assert exact_upper_pct(found, tried) == (None if upper is None else pytest.approx(upper, abs=0.01))
 
 
 def test_disjoint_gates_use_no_process_twice_and_count_what_they_cannot_settle():

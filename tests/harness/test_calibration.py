@@ -3,11 +3,9 @@
 import numpy as np
 import pytest
 
+from benchmarks.harness.stats import calibration
+from benchmarks.harness.stats.calibration import CONFIRM, SCREEN, Limits, Stage, exact_upper_pct
 from benchmarks.harness.stats.paired import Family, PairLimits, confirm, screen
-from ci.calibrate import replay
-from ci.calibrate.dataset import Series
-from ci.calibrate.replay import CONFIRM, SCREEN, Limits, Stage
-from ci.policy import load_policy
 
 NUM_SERIES = 24
 
@@ -45,9 +43,9 @@ def test_replayed_gate_decides_as_the_gate(seed, modes):
     expected = [i in judged and judged[i].verdict == "regressed" for i in range(NUM_SERIES)]
 
     limits = Limits.of(each)
-    found = replay.tested(first, fresh, limits)
+    found = calibration.tested(first, fresh, limits)
     assert found.suspect.tolist() == screened
-    assert replay.regressed(found, fresh, limits).tolist() == expected
+    assert calibration.regressed(found, fresh, limits).tolist() == expected
     assert any(expected)
 
 
@@ -57,10 +55,10 @@ def test_series_that_changes_alone_is_judged_with_the_suspects_of_a_clean_gate()
     clean = stage(rng, SCREEN, np.zeros(NUM_SERIES), 0.004), stage(rng, CONFIRM, np.zeros(NUM_SERIES), 0.004)
     slow = [one.slowed(np.full(NUM_SERIES, np.log1p(0.05))) for one in clean]
 
-    without = replay.tested(*clean, limits)
-    found = replay.regressed_alone(without, replay.tested(*slow, limits), slow[1], limits)
+    without = calibration.tested(*clean, limits)
+    found = calibration.regressed_alone(without, calibration.tested(*slow, limits), slow[1], limits)
 
-    assert not replay.regressed(without, clean[1], limits).any()
+    assert not calibration.regressed(without, clean[1], limits).any()
     assert found.all()
 
 
@@ -69,13 +67,12 @@ def test_adjusted_p_is_that_of_benjamini_and_hochberg(p):
     from scipy.stats import false_discovery_control
 
     others = np.array([0.001, 0.01, 0.02, 0.5])
-    assert replay.adjusted(p, others) == pytest.approx(false_discovery_control([p, *others])[0])
-    assert replay.adjusted(p, np.array([])) == p
+    assert calibration.adjusted(p, others) == pytest.approx(false_discovery_control([p, *others])[0])
+    assert calibration.adjusted(p, np.array([])) == p
 
 
-def test_limits_of_a_series_are_those_of_the_gate_with_its_floor():
-    series = [Series("device_us", op, "recoverssm", "case", "graph-cold", "us", 1) for op in ("plan", "verify")]
-    short, long = replay.pair_limits(series, np.array([1.0, 400.0]), "nvidia-h200", load_policy())
-
-    assert short.limit_pct == pytest.approx(100 * 0.02 / 1.0)
-    assert (long.margin_pct, long.limit_pct, long.gated) == (0.5, 1.5, True)
+@pytest.mark.parametrize(
+    ("found", "tried", "upper"), [(0, 0, None), (0, 300, 0.994), (3, 300, 2.567), (0, 3, 63.16), (2, 2, 100.0)]
+)
+def test_exact_bound_is_that_of_clopper_and_pearson(found, tried, upper):
+    assert exact_upper_pct(found, tried) == (None if upper is None else pytest.approx(upper, abs=0.01))

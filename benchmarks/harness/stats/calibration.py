@@ -1,27 +1,27 @@
 """A gate replayed on recorded processes, all series at once: the same two stages and the same rules, as arrays.
 
-``benchmarks.harness.stats.paired`` judges one series with every number that people want to see. Thousands of gates over
-all series need its decisions alone; a test holds the two together.
+``paired`` judges one series with every number that people want to see. Thousands of gates over all series need its
+decisions alone; a test holds the two together.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from benchmarks.harness.stats.gate_power import DESIGN, SUSPICION_LEVEL
-from benchmarks.harness.stats.modes import MIN_DISTANCE_PCT, mode_distance_pct
-from benchmarks.harness.stats.paired import CAUTION_OF_MODES, RATE, PairLimits
-from ci.gate.times import limits_of
-from ci.policy import Policy
-
-from .dataset import Series
+from .gate_power import DESIGN, SUSPICION_LEVEL
+from .modes import MIN_DISTANCE_PCT, mode_distance_pct
+from .paired import CAUTION_OF_MODES, RATE, PairLimits
 
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
+Indices = npt.NDArray[np.int64]
+Rng = np.random.Generator
 
+BOUND = 0.95  # of exact bounds
 PER_BLOCK = 2  # processes of a side in a block
 SCREEN, CONFIRM = PER_BLOCK * DESIGN.n_screen, PER_BLOCK * DESIGN.n_confirm  # processes of a side
 GATE = 2 * SCREEN  # processes of a screen
@@ -43,14 +43,6 @@ class Limits:
         columns = [[one.margin_pct, one.suspect_pct, one.limit_pct] for one in each]
         margin, suspect, limit = np.log1p(np.array(columns, dtype=float).reshape(-1, 3).T / 100)
         return cls(margin, suspect, limit, np.array([one.gated for one in each], dtype=bool))
-
-
-def pair_limits(series: Sequence[Series], medians_us: Floats, gpu_model: str, policy: Policy) -> list[PairLimits]:
-    """How ``ci gate`` judges each series at its time [series]; the floor is in the limit."""
-    return [
-        limits_of(policy, one.key, one.num_requests, gpu_model).at(float(median_us))
-        for one, median_us in zip(series, medians_us, strict=True)
-    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,3 +132,44 @@ def _tail(excess: Floats, diffs: Floats) -> Floats:
     with np.errstate(divide="ignore", invalid="ignore"):
         p: Floats = stats.t.sf(excess / error, n - 1)
     return np.where(error > 0, p, np.where(excess > 0, 0.0, 1.0))
+
+
+class Places(NamedTuple):
+    """Which processes a stage takes, [processes of a side]; rows 2i and 2i + 1 make block i."""
+
+    base: Indices
+    head: Indices
+
+    def of(self, base_logs: Floats, head_logs: Floats | None = None) -> Stage:
+        """With the times of these processes; the head's are of the same code where no others are given."""
+        return Stage(base_logs[self.base], (base_logs if head_logs is None else head_logs)[self.head])
+
+    def with_head(self, count: int, rng: Rng) -> "Places":
+        """The same base, and a head drawn from ``count`` other processes."""
+        return Places(self.base, _drawn(count, len(self.head), rng))
+
+
+def clean_gate(count: int, rng: Rng) -> tuple[Places, Places]:
+    """Screen and confirmation of ``count`` processes against themselves; in a stage none twice where they suffice."""
+    return in_blocks(_drawn(count, GATE, rng), rng), in_blocks(_drawn(count, WHOLE - GATE, rng), rng)
+
+
+def in_blocks(order: Indices, rng: Rng) -> Places:
+    """Successive processes as blocks in the order ABBA or BAAB, chosen at random."""
+    base, head = list[int](), list[int]()
+    for first in range(0, len(order), 2 * PER_BLOCK):
+        outer, inner = (base, head) if rng.integers(2) else (head, base)
+        outer += [first, first + 3]
+        inner += [first + 1, first + 2]
+    return Places(order[base], order[head])
+
+
+def exact_upper_pct(num_found: int, num_tried: int) -> float | None:
+    """Exact (Clopper-Pearson) one-sided 95 % upper bound of a rate, in percent; None without a trial."""
+    if num_tried == 0:
+        return None
+    return 100.0 if num_found == num_tried else 100 * float(stats.beta.ppf(BOUND, num_found + 1, num_tried - num_found))
+
+
+def _drawn(count: int, wanted: int, rng: Rng) -> Indices:
+    return rng.permutation(count)[:wanted] if count >= wanted else rng.integers(count, size=wanted)
