@@ -99,6 +99,10 @@ class Repository:
     def has(self, commit: str, path: str) -> bool:
         return self._git("cat-file", "-e", f"{commit}:{path}").returncode == 0
 
+    def hash_of(self, commit: str, path: str) -> str:
+        """Git's hash of what lies below a path: equal exactly where all files are."""
+        return self._must("rev-parse", "--verify", "--end-of-options", f"{commit}:{path}")
+
     def export(self, commit: str, paths: Sequence[str], folder: Path) -> None:
         """Write the files below ``paths`` as the commit has them; a path that it lacks is left out."""
         present = [path for path in paths if self.has(commit, path)]

@@ -169,3 +169,69 @@ def reproduce(
         found = command.reproduce(history, what, case=case, metric=metric, op=op, gpu_model=gpu_model)
         print_json(command.as_json(found)) if as_json else command.show(found, Console(stderr=execute))
         raise typer.Exit(command.run(found) if execute else 0)
+
+
+@app.command(
+    epilog="Examples: python -m ci bisect v0.1 main --case '*_b32_*_fp32' --op verify; "
+    "python -m ci bisect 1a2b3c4 9f8e7d6 --case '*_b32_*' --prepare; python -m ci bisect --resume --max-seconds 540"
+)
+def bisect(
+    good: Annotated[str | None, typer.Argument(help="A commit before the change; not with --resume.")] = None,
+    bad: Annotated[str | None, typer.Argument(help="A commit after it, descending from GOOD.")] = None,
+    case_set: Annotated[str, typer.Option("--set", help="Set of cases (benchmarks/cases.py).")] = "pr",
+    case: CaseGlob = "*",
+    metric: Annotated[str, typer.Option(metavar="GLOB", help="Follow only these: device_us, cache_bytes, ...")] = "*",
+    op: Annotated[str, typer.Option(metavar="GLOB", help="verify, commit, step, ...")] = "*",
+    provider: Annotated[str, typer.Option(metavar="GLOB", help="recoverssm, full_state, ...")] = "*",
+    blocks: Annotated[int, typer.Option(min=1, help="Blocks of four processes for a commit.")] = 6,
+    confirm_blocks: Annotated[int, typer.Option(min=1, help="Fresh blocks where it looks changed.")] = 12,
+    out: Annotated[Path, typer.Option(help="Folder of the gates and of the state.")] = Path("out/bisect"),
+    gpus: Annotated[str | None, typer.Option(help="UUID of one GPU; the first if left out.")] = None,
+    wait: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="Wait so long for a GPU in use.")] = 0.0,
+    max_seconds: Annotated[
+        float | None, typer.Option(min=0, help="Start no process that would end later; --resume goes on. Code 130.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Of orders and inputs; at random when left out.")] = None,
+    show_list: Annotated[bool, typer.Option("--list", help="Print the commits and end.")] = False,
+    prepare: Annotated[
+        bool, typer.Option("--prepare", help="Write every gate and end; --resume needs no git.")
+    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the bisection in --out.")] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Find the commit that made a series slower: a gate between GOOD and each of a few commits, at most log2(n) + 2.
+
+    BAD is asked first; of what it is slower in, the series of the strongest evidence is followed (--case, --metric,
+    --op and --provider narrow the choice). A commit that does not build is passed over, one that a gate does not decide
+    stays undecided: the answer is a commit, or "between x and y" with the reasons. 0: answered; 2: usage; 3: BAD is
+    not shown to be slower, or GOOD cannot be measured; 5: no card; 130: interrupted, and --resume goes on.
+    """
+    with errors(as_json):
+        from ci.gate.running import Options
+        from ci.measuring import ROOT
+        from ci.trees import Repository
+
+        from . import bisect as command
+        from .bisect_report import as_json as to_json
+        from .bisect_report import show
+
+        console, repository = Console(stderr=True), Repository(ROOT)
+        if resume:
+            if good is not None:
+                raise UsageError("--resume: expected no commits: they are those of --out")
+            state = command.load(out)
+        else:
+            if good is None or bad is None:
+                raise UsageError("expected GOOD and BAD, or --resume", "python -m ci bisect --help")
+            drawn = random.randrange(2**31) if seed is None else seed
+            filters = (metric, op, provider)
+            request = command.Request(good, bad, case_set, case, *filters, drawn, (blocks, confirm_blocks))
+            if show_list:
+                end_with(command.preview(request, repository), as_json)
+            state = command.begin(request, out, repository)
+        if prepare:
+            command.prepare_all(state, out, repository, console.print)
+            end_with({"prepared": str(out), "next": f"python -m ci bisect --resume --out {out}"}, as_json)
+        result = command.run(state, out, repository, Options(gpus, wait, max_seconds), console)
+        print_json(to_json(result)) if as_json else show(result, Console())
+        raise typer.Exit(int(result.code))
