@@ -58,7 +58,7 @@ class Decision:
 def of_night(night: Night) -> list[Found]:
     """The regressions that fail a night."""
     return [
-        Found(*v.key, night.gpu_model, v.change_pct, v.change_low_pct, v.change_high_pct)
+        Found(*v.key, _cards(v.contract, night.gpu_model), v.change_pct, v.change_low_pct, v.change_high_pct)
         for v in night.verdicts
         if v.fails and v.verdict == "regressed" and v.change_pct is not None
     ]
@@ -73,10 +73,15 @@ def of_gate(path: Path) -> list[Found]:
     except msgspec.MsgspecError as error:
         raise UsageError(f"{path}: expected the verdict.json of a gate: {error}") from error
     return [
-        Found(*v.key, v.gpu_model, v.change_pct, v.low_pct, v.high_pct)
+        Found(*v.key, _cards(v.contract, v.gpu_model), v.change_pct, v.low_pct, v.high_pct)
         for v in result.verdicts
         if v.fails and v.verdict == "regressed" and v.change_pct is not None
     ]
+
+
+def _cards(contract: str, gpu_model: str) -> str:
+    # Computed values are the same on every card.
+    return "*" if contract == "exact" else gpu_model
 
 
 def make_entries(found: Iterable[Found], decision: Decision, known: KnownRegressions) -> list[KnownRegression]:

@@ -12,9 +12,11 @@ from benchmarks.harness.store import Store
 from ci.__main__ import app
 from ci.accept.regression import Decision, Found, as_toml, make_entries
 from ci.exits import Exit, MissingDataError, UsageError
+from ci.gate.result import encode
 from ci.history.importing import import_from
 from ci.history.verify import verify
 from ci.policy import KnownRegressions, load_known
+from tests.ci import gate_results
 from tests.ci.nights import CASE
 from tests.ci.stores import contents, make_night, store_nights
 
@@ -208,6 +210,25 @@ class TestRegression:
         assert refused.exit_code == code
         assert named in refused.output
         assert not path.exists()
+
+    def test_what_a_gate_found_is_taken_from_its_verdict(self, tmp_path):
+        found = [
+            gate_results.verdict("regressed", 3.0),
+            gate_results.verdict("regressed", 2.0, metric="cache_bytes", op="state", contract="exact", gpu_model="any"),
+            gate_results.verdict("regressed", 9.0, op="conv", gated=False),
+            gate_results.verdict("regressed", 9.0, op="align", known="acknowledged"),
+        ]
+        path, known = tmp_path / "verdict.json", tmp_path / "known.toml"
+        path.write_bytes(encode(gate_results.result(found, exit_code=1)))
+
+        done = ran("regression", path, "--owner", "kernels", "--reason", WHY, "--known", known)
+
+        assert done.exit_code == 0, done.output
+        entries = load_known(known).regression
+        assert [(e.op, e.gpu_model, e.commit) for e in entries] == [
+            ("verify", "nvidia-h200", None),
+            ("state", "*", None),
+        ]
 
     def test_a_file_that_is_no_verdict_is_named(self, tmp_path):
         path = tmp_path / "verdict.json"

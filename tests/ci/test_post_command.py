@@ -6,6 +6,7 @@ import stat
 import threading
 import zipfile
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from types import SimpleNamespace
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -14,12 +15,14 @@ from typer.testing import CliRunner
 
 from ci.__main__ import app
 from ci.exits import Exit, UsageError
+from ci.gate.judge import command
 from ci.gate.outputs.markdown import MARKER
 from ci.gate.result import SideOf, encode
 from ci.posting.artifact import COMMAND, MEMBER, UntrustedArtifactError, read_verdict
 from ci.posting.event import read_event
 from ci.posting.github import GitHub
 from tests.ci.gate_results import AGAIN, finding, result, verdict
+from tests.ci.nights import CASE
 
 SHA = "2" * 40
 GATE = result([verdict("regressed", 3.0)], exit_code=1)
@@ -314,6 +317,13 @@ class TestArtifact:
     )
     def test_commands_of_ours_are_known(self, command):
         assert COMMAND.fullmatch(command)
+
+    def test_every_command_of_a_gate_is_known(self):
+        sides = {side: SimpleNamespace(commit=digit * 40) for side, digit in (("base", "1"), ("head", "2"))}
+        plan = SimpleNamespace(**sides, pattern="*_b32_*,kimi[13]*", case_set="pr", harness="own", seed=7)
+
+        for case in (None, CASE):
+            assert COMMAND.fullmatch(command(plan, case))
 
     def test_more_than_anybody_reads_is_refused(self):
         gate = replace(GATE, verdicts=[], findings=[finding("note", "x", 0)] * 20_001)
