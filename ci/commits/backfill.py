@@ -24,8 +24,9 @@ from benchmarks.harness.store import Store, open_store
 from ci.config import NightlyConfig, load_nightly
 from ci.exits import CommandError, Exit, Interrupted, MissingDataError, UsageError
 from ci.gpus import Gpu, choose_gpus, find_gpus
+from ci.history.layout import HISTORY
 from ci.measuring import ROOT, Measuring
-from ci.nightly import HISTORY, alone_on, open_to_write, own
+from ci.nightly import alone_on, open_to_write, own
 from ci.processes import interruptible
 from ci.session import Plan, State, load, make_seeds, save
 from ci.starting import FORK_SERVER
@@ -43,6 +44,7 @@ class BackfillPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     Attributes:
         program: whose benchmarks measure; None: each commit's own.
         same: commits whose sources another one has too, with that one: measured once.
+        lean: what gates judge alone is measured; not every commit's own program knows the option.
     """
 
     id: str
@@ -54,6 +56,7 @@ class BackfillPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     program: str | None
     commits: list[Commit]
     same: dict[str, str]
+    lean: bool
 
     @property
     def measured(self) -> list[Commit]:
@@ -81,6 +84,7 @@ class Request:
     seed: int
     every: int = 1
     program: str | None = None
+    lean: bool = True
     root: Path = ROOT
 
 
@@ -142,6 +146,7 @@ def prepare(request: Request, out: Path, console: Console) -> BackfillState:
         program=program,
         commits=commits,
         same={} if own else _same_sources(commits),
+        lean=request.lean and not own,
     )
     state = BackfillState(plan)
     save_state(state, out)
@@ -190,6 +195,7 @@ def run(
     begun_s, gpu = time.monotonic(), _card(state, gpus)
     store, config = open_to_write(state.plan.store), load_nightly()
     state.gpu = gpu.uuid
+    command = [*command, *(["--lean"] if state.plan.lean else [])]
     save_state(state, out)
     measurings = {
         one.commit: _measuring(state, one, out, store, config, command, console) for one in state.plan.measured

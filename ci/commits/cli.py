@@ -85,6 +85,9 @@ def backfill(
         str | None,
         typer.Option(metavar="REF", help="Commit whose benchmarks measure all, or own: each its own. [B]"),
     ] = None,
+    lean: Annotated[
+        bool, typer.Option(help="Leave out what no gate judges; a program of its own has no such option.")
+    ] = True,
     out: Annotated[Path, typer.Option(help="Folder of the trees and of the state.")] = Path("out/backfill"),
     store: Annotated[str, typer.Option(help="Where records go: a store that no night uses.")] = "out/backfill-store",
     gpus: Annotated[str | None, typer.Option(help="UUID of the one card, or cpu; the first if left out.")] = None,
@@ -122,7 +125,7 @@ def backfill(
                 raise UsageError("expected A..B, or --resume", "python -m ci backfill --help")
             case_set, selected = select_cases(case_set, case)
             drawn = random.randrange(2**31) if seed is None else seed
-            request = command.Request(commits, case_set, case, store, rounds, drawn, every, program)
+            request = command.Request(commits, case_set, case, store, rounds, drawn, every, program, lean)
             if show_list or dry_run or estimate:
                 end_with(command.preview(request, len(selected), estimate=estimate, only_list=show_list), as_json)
             state = command.prepare(request, out, console)

@@ -33,9 +33,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     for name in ("--set", "--seed", "--case", "--commit", "--started"):
         parser.add_argument(name)
+    parser.add_argument("--lean", action="store_true")
     args, _ = parser.parse_known_args()
     with (args.folder / "started.txt").open("a") as file:
-        file.write(f"{args.commit} {args.seed}\n")
+        file.write(f"{args.commit} {args.seed}{' lean' if args.lean else ''}\n")
     number = len((args.folder / "started.txt").read_text().splitlines())
     library = {"us": 100.0, "sd_pct": 0.3, "do": "0"}
     try:

@@ -59,6 +59,16 @@ def test_rounds_have_every_commit_once_and_another_order(commits):
     assert result.counts == dict.fromkeys(names, 5)
 
 
+@pytest.mark.parametrize(("program", "lean"), [(None, True), ("own", False)])
+def test_processes_are_lean_where_one_program_measures_all(commits, program, lean):
+    three(commits)
+
+    measure(commits, program=program)
+
+    lines = (commits.folder / "started.txt").read_text().splitlines()
+    assert {line.endswith(" lean") for line in lines} == {lean}
+
+
 def test_records_bear_commit_and_mark_and_two_commits_compare(commits):
     first, second, _ = three(commits)
 
