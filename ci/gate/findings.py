@@ -46,7 +46,9 @@ def _policy(evidence: Evidence) -> Iterator[Finding]:
             message=f"policy changed: the head changes what measures or judges it: {shortened(changed)}; "
             f"it was judged by the {'base' if plan.harness == 'base' else plan.harness}'s",
             exit_code=Exit.MISSING,
-            next_step="an owner looks at these, then: python -m ci gate judge DIR --policy-approved-by NAME",
+            next_step=""
+            if plan.approved_by
+            else "an owner looks at these, then: python -m ci gate judge DIR --policy-approved-by NAME",
             cleared_by=plan.approved_by,
         )
 

@@ -1,7 +1,7 @@
 """``gate run``: build both sides, measure them in alternating processes on one GPU, and again where one looks changed.
 
-It may be ended and started again at any time, on the same GPU: what is measured is kept, process by process. Needs
-neither git nor a network.
+It may be ended and started again at any time, on the same GPU: what is measured is kept, pair by pair. Needs no git and
+no network.
 """
 
 import os
@@ -18,7 +18,8 @@ from rich.console import Console
 from benchmarks.harness.environment import source_hash
 from benchmarks.harness.errors import LockHeldError
 from benchmarks.harness.lock import GpuLock
-from benchmarks.journal import boot_id
+from benchmarks.harness.records import samples_path
+from benchmarks.journal import boot_id, journal_path
 from ci.config import NightlyConfig, load_nightly
 from ci.exits import BrokenEnvironmentError, CommandError, Exit, Interrupted, UsageError
 from ci.gpus import CPU, Gpu, choose_gpus, find_gpus, require_usable
@@ -222,11 +223,29 @@ class Running:
                     return
                 if self.has_failed_too_often():
                     return
-                for process in block:
-                    if any(other.name in self.state.failures for other in block):
-                        break  # it will not count
-                    if not record_path(self.folder, process.name).exists():
-                        self.one(process, servers[process.side], succession[process.side], progress, cases)
+                for pair in (block[:2], block[2:]):
+                    if self.is_wanted(block, pair):
+                        self.require_time(len(pair))
+                        for process in pair:
+                            self.one(process, servers[process.side], succession[process.side], progress, cases)
+
+    def is_wanted(self, block: Sequence[Process], pair: Sequence[Process]) -> bool:
+        """Whether a pair is to be measured. Its processes follow each other, so what is left of half a pair goes."""
+        if any(process.name in self.state.failures for process in block):
+            return False  # the block will not count
+        paths = [record_path(self.folder, process.name) for process in pair]
+        if all(path.exists() for path in paths):
+            return False
+        for path in paths:
+            for part in (path, samples_path(path), journal_path(path)):
+                part.unlink(missing_ok=True)
+        return True
+
+    def require_time(self, processes: int) -> None:
+        """Raises OutOfTime where so many more would probably not end in time."""
+        spent_s = time.monotonic() - self.begun_s
+        if self.options.max_s is not None and spent_s + processes * self.longest_s > self.options.max_s:
+            raise OutOfTime(f"{spent_s:.0f} s of {self.options.max_s:g} are over")
 
     def has_failed_too_often(self) -> bool:
         lost = Counter(name.rsplit("-", 1)[1] for name in self.state.failures)
@@ -240,9 +259,6 @@ class Running:
         progress: NightProgress,
         cases: list[str] | None,
     ) -> None:
-        spent_s = time.monotonic() - self.begun_s
-        if self.options.max_s is not None and spent_s + self.longest_s > self.options.max_s:
-            raise OutOfTime(f"{spent_s:.0f} s of {self.options.max_s:g} are over")
         progress.process_started(process.seed, f", {process.name}")
         begun_s, path = time.monotonic(), record_path(self.folder, process.name)
         reason = succession.run(starter, path, self.arguments(process, path, cases))

@@ -167,12 +167,15 @@ def test_a_run_that_is_cut_short_goes_on_and_finds_what_one_run_finds(fake_gate)
     assert kinds(judge(folder)) == {"unfinished"}
     assert judge(folder).exit_code == Exit.MISSING
     assert fake_gate.run(folder) == Exit.PASS
-    (folder / "records" / "confirm-03-0-base.json").unlink(missing_ok=True)
-    (folder / "records" / "confirm-03-1-base.json").unlink(missing_ok=True)
+    sides = {process.position: process for process in block_of(7, "confirm", 3)}
+    (folder / "records" / f"{sides[1].name}.json").unlink()  # as if the machine had stopped there
+    fake_gate.said.truncate(0)
     state = json.loads((folder / "state.json").read_text())
     (folder / "state.json").write_text(json.dumps(state | {"complete": False}))
     assert fake_gate.run(folder) == Exit.PASS
     assert encode_result(judge(folder)) == encode_result(whole)
+    again = [name for name in (process.name for process in sides.values()) if name in fake_gate.said.getvalue()]
+    assert again == [sides[0].name, sides[1].name]  # half a pair is no pair
 
 
 def test_a_gate_goes_on_where_it_began_and_on_no_other_card(fake_gate):
