@@ -107,29 +107,38 @@ def test_every_boundary_gets_the_state_at_its_own_length(form, state_dtype, lowe
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(("state_dtype", "lower_bound"), KINDS)
-def test_boundaries_have_the_bits_of_shorter_commits_and_final_states_those_of_commits_without(
-    form, state_dtype, lower_bound, device, monkeypatch
-):
+def test_bits_of_a_boundary_are_those_of_a_commit_that_ends_there(form, state_dtype, lower_bound, device, monkeypatch):
+    """After the same boundaries: what is accepted beyond one, and which boundaries follow, leaves it alone."""
     window = make_window(form, device, state_dtype=state_dtype, lower_bound=lower_bound)
     pool = window.checkpoint_states[0]
     saved = pool.clone()
 
-    def states_after(lengths):
-        """Of a commit without boundaries, each row's."""
+    def bits_after(accepted, boundaries):
         pool.copy_(saved)
-        commit(window, form, plan_of(window, lengths), monkeypatch)
-        return storage_bits(pool[FINALS].contiguous()).view(len(FINALS), -1)
+        commit(window, form, plan_of(window, accepted), monkeypatch, boundaries_of([*boundaries, [(0, 0)] * 3], device))
+        return storage_bits(pool.contiguous()).view(len(pool), -1)
 
-    finals = states_after(ACCEPTED)
-    at_lengths = {length: states_after([length] * len(FINALS)) for length in (1, 3, 4, 5, 7)}
-    pool.copy_(saved)
+    whole = bits_after(ACCEPTED, BOUNDARIES)
 
-    commit(window, form, plan_of(window), monkeypatch, boundaries_of([*BOUNDARIES, [(0, 0)] * 3], device))
+    for row, length, slot in [(0, 1, 10), (0, 5, 11), (1, 3, 12), (3, 1, 13), (5, 4, 15), (5, 7, 7)]:
+        before = [[(n, s) if n < length else (0, 0) for n, s in places] for places in BOUNDARIES]
+        ended = bits_after([length] * len(FINALS), before)
+        assert torch.equal(whole[slot], ended[FINALS[row]]), (row, length)
 
-    bits = storage_bits(pool.contiguous()).view(len(pool), -1)
-    assert torch.equal(bits[FINALS], finals)
-    for slot, row, length in [(10, 0, 1), (11, 0, 5), (12, 1, 3), (13, 3, 1), (15, 5, 4), (7, 5, 7)]:
-        assert torch.equal(bits[slot], at_lengths[length][row]), (row, length)
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("state_dtype", "lower_bound"), KINDS)
+def test_rows_that_cross_nothing_have_the_bits_of_a_commit_without_boundaries(
+    form, state_dtype, lower_bound, device, monkeypatch
+):
+    crossing, without = (make_window(form, device, state_dtype=state_dtype, lower_bound=lower_bound) for _ in range(2))
+
+    commit(crossing, form, plan_of(crossing), monkeypatch, boundaries_of([*BOUNDARIES, [(0, 0)] * 3], device))
+    commit(without, form, plan_of(without), monkeypatch)
+
+    for row in (2, 4):  # one names no boundary, one keeps nothing
+        slot = FINALS[row]
+        assert torch.equal(*(storage_bits(each.checkpoint_states[0][slot].clone()) for each in (crossing, without)))
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -283,4 +283,7 @@ def test_it_compiles_for_every_card_with_loads_and_stores_of_16_bytes(tmp_path):
     for (_, dtype, num_boundaries, tile), found in zip(launches, json.loads(done.stdout), strict=True):
         num_bytes = tile["BV"] * 128 * getattr(torch, dtype).itemsize
         num_loads = num_bytes // 16 // (32 * tile["num_warps"])
-        assert found == [num_loads * (1 + num_boundaries)] * 2
+        loads, stores = found
+        assert loads == num_loads
+        # A row that crosses nothing has code of its own, whose last stores a compiler may share.
+        assert num_loads * (1 + num_boundaries) <= stores <= num_loads * (1 + 2 * num_boundaries)

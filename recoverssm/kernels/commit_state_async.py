@@ -32,14 +32,43 @@ def _let_go(ptrs):
 
 
 @gluon.jit
-def _store_state_after(
-    length,
-    slot,
-    source_ptr,
-    state_ptr,
-    state_slot_stride,
-    raw_states,
-    tile_offs,
+def _boundary(lens_ptr, slots_ptr, place, commit_len, final_slot):
+    """Where a boundary lies, the slot of its state, and whether there is one that is not the final state's."""
+    length = gl.minimum(gl.load(lens_ptr + place), commit_len)
+    slot = gl.load(slots_ptr + place).to(gl.int64)
+    return length, slot, (length > 0) & (slot > 0) & (slot != final_slot)
+
+
+@gluon.jit
+def _decays_behind(begin, end, tokens, next_decay, following):
+    """``following``, with the log decay behind each token ``begin`` to ``end`` in this run, and what it sums."""
+    in_run = gl.where((tokens + 1 >= begin) & (tokens + 1 < end), next_decay, 0.0)
+    return gl.where(tokens >= begin, gl.associative_scan(in_run, 0, _add), following), in_run
+
+
+@gluon.jit
+def _run_decay(begin, in_run, gate, BOUNDED: gl.constexpr):
+    raw_first_gate, dt_bias, gate_scale, lower_bound = gate
+    first_decay = log_decay(raw_first_gate.to(gl.float32), dt_bias, gate_scale, lower_bound, BOUNDED)
+    return gl.exp(gl.where(begin == 0, first_decay, 0.0) + gl.sum(in_run, axis=0))
+
+
+@gluon.jit
+def _fold_run(state, begin, end, decay, keys_smem, corrections_smem, first: gl.constexpr, TILE: gl.constexpr):
+    """What the tokens ``begin`` to ``end`` make of the value rows from ``first`` on; in memory the last comes first."""
+    CHUNK: gl.constexpr = state.shape[0]
+    LAST: gl.constexpr = keys_smem.shape[0] - 1
+    state *= decay[None, :]
+    for t in range(begin, end):
+        correction = corrections_smem.index(LAST - t).slice(first, CHUNK).load(gl.SliceLayout(1, TILE))
+        state += correction[:, None] * keys_smem.index(LAST - t).load(gl.SliceLayout(0, TILE))[None, :]
+    return state
+
+
+@gluon.jit
+def _store_states(
+    plan,
+    pool,
     records,
     gate,
     TILE: gl.constexpr,
@@ -47,35 +76,46 @@ def _store_state_after(
     TOKEN_K: gl.constexpr,
     TOKEN_V: gl.constexpr,
     BOUNDED: gl.constexpr,
-    RELOAD: gl.constexpr,  # what the L2 is told when the source is loaded again, for the next length; None: it is not
+    J: gl.constexpr,
 ):
-    """Store the state after ``length`` >= 1 of the accepted tokens, and return what is loaded of the source anew.
+    """Store the state after ``commit_len`` >= 1 tokens, and on the way there those at the row's J boundaries.
 
-    Bits depend on these tokens alone: those behind them are zeros in every sum, as if they had not been accepted.
+    Tokens are taken in runs, each up to the next boundary: on top of the state where it begins, decayed over the run,
+    comes the sum of its tokens. Bits depend on these runs alone: tokens that were not accepted are zeros in a sum.
     """
+    row, commit_len, final_slot, boundary_lens_ptr, boundary_slots_ptr = plan
+    state_ptr, state_slot_stride, tile_offs, raw_states = pool
     raw_keys_smem, raw_gates_smem, raw_corrections_smem = records
-    raw_first_gate, dt_bias, gate_scale, lower_bound = gate
+    _first_gate, dt_bias, gate_scale, lower_bound = gate
     TP: gl.constexpr = raw_keys_smem.shape[0]
     K: gl.constexpr = raw_keys_smem.shape[1]
     BV: gl.constexpr = raw_corrections_smem.shape[1]
     CHUNK: gl.constexpr = raw_states[0].shape[0]
-    IN_V: gl.constexpr = gl.SliceLayout(1, TILE)
     IN_K: gl.constexpr = gl.SliceLayout(0, TILE)
     LINEAR: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     PLAIN: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
 
-    # Keys with the decay of the tokens after them; the inverse norm of a key goes to its correction.
+    # Keys with the decay of the tokens after them in their run; the inverse norm of a key goes to its correction.
     keys_smem = gl.allocate_shared_memory(gl.float32, [TP, K], PLAIN)
-    decay_smem = gl.allocate_shared_memory(gl.float32, [K], LINEAR)
+    decay_smem = gl.allocate_shared_memory(gl.float32, [J + 1, K], LINEAR)
     corrections_smem = gl.allocate_shared_memory(gl.float32, [TP, BV], PLAIN)
     tokens = TP - 1 - gl.arange(0, TP, layout=gl.SliceLayout(1, CHANNELS))[:, None]
     raw_next_gate = raw_gates_smem.load(CHANNELS).to(gl.float32)
     next_decay = log_decay(raw_next_gate, dt_bias[None, :], gate_scale, lower_bound, BOUNDED)
-    next_decay = gl.where(tokens + 1 < length, next_decay, 0.0)
-    following = gl.associative_scan(next_decay, 0, _add)
+    following = gl.zeros_like(next_decay)
+    begin = 0
+    if J > 0:
+        for j in range(J):
+            end, slot, is_crossed = _boundary(
+                boundary_lens_ptr, boundary_slots_ptr, row * J + j, commit_len, final_slot
+            )
+            if is_crossed:
+                following, in_run = _decays_behind(begin, end, tokens, next_decay, following)
+                decay_smem.index(j).store(_run_decay(begin, in_run, gate, BOUNDED))
+                begin = end
+    following, in_last_run = _decays_behind(begin, commit_len, tokens, next_decay, following)
     keys_smem.store(raw_keys_smem.load(CHANNELS).to(gl.float32) * gl.exp(following))
-    first_decay = log_decay(raw_first_gate.to(gl.float32), dt_bias, gate_scale, lower_bound, BOUNDED)
-    decay_smem.store(gl.exp(first_decay + gl.sum(next_decay, axis=0)))
+    decay_smem.index(J).store(_run_decay(begin, in_last_run, gate, BOUNDED))
     key = raw_keys_smem.load(TOKEN_K).to(gl.float32)
     inverse_norm = gl.rsqrt(gl.sum(key * key, axis=1) + 1e-6)
     inverse_norm = gl.convert_layout(inverse_norm, gl.SliceLayout(1, TOKEN_V))
@@ -84,19 +124,25 @@ def _store_state_after(
     keys_smem = reinterpret(keys_smem, gl.float32, [TP, K], LINEAR)
     corrections_smem = reinterpret(corrections_smem, gl.float32, [TP, BV], LINEAR)
 
-    slot_ptr = state_ptr + slot * state_slot_stride
-    decay = decay_smem.load(IN_K)
-    reloaded = ()
+    final_ptr = state_ptr + final_slot * state_slot_stride
+    last_decay = decay_smem.index(J).load(IN_K)
     for i in gl.static_range(BV // CHUNK):
-        state = raw_states[i].to(gl.float32) * decay[None, :]  # [CHUNK, K]
-        for t in range(length):
-            correction = corrections_smem.index(TP - 1 - t).slice(i * CHUNK, CHUNK).load(IN_V)
-            state += correction[:, None] * keys_smem.index(TP - 1 - t).load(IN_K)[None, :]
+        state = raw_states[i].to(gl.float32)  # [CHUNK, K]
+        begin = 0
+        if J > 0:
+            for j in range(J):
+                end, slot, is_crossed = _boundary(
+                    boundary_lens_ptr, boundary_slots_ptr, row * J + j, commit_len, final_slot
+                )
+                if is_crossed:
+                    decay = decay_smem.index(j).load(IN_K)
+                    state = _fold_run(state, begin, end, decay, keys_smem, corrections_smem, i * CHUNK, TILE)
+                    tile_ptr = state_ptr + slot * state_slot_stride + i * CHUNK * K
+                    gl.store(tile_ptr + tile_offs, state.to(raw_states[0].dtype))
+                    begin = end
+        state = _fold_run(state, begin, commit_len, last_decay, keys_smem, corrections_smem, i * CHUNK, TILE)
         state = state.to(raw_states[0].dtype)
-        gl.store(slot_ptr + i * CHUNK * K + tile_offs, state)
-        if RELOAD is not None:
-            reloaded += (gl.load(source_ptr + i * CHUNK * K + tile_offs, eviction_policy=RELOAD),)
-    return reloaded
+        gl.store(final_ptr + i * CHUNK * K + tile_offs, state)
 
 
 @gluon.jit
@@ -215,49 +261,15 @@ def _commit_state_async_kernel(
 
     records = (raw_keys_smem, raw_gates_smem, raw_corrections_smem)
     gate = (raw_first_gate, dt_bias, gate_scale, lower_bound)
+    plan = (row, commit_len, final_slot, boundary_lens_ptr, boundary_slots_ptr)
+    pool = (state_ptr, state_slot_stride, tile_offs, raw_states)
     if J > 0:
         if last_boundary > 0:
-            for j in range(J):
-                length = gl.minimum(gl.load(boundary_lens_ptr + row * J + j), commit_len)
-                slot = gl.load(boundary_slots_ptr + row * J + j).to(gl.int64)
-                if (length > 0) & (slot > 0) & (slot != final_slot):
-                    # Sums take the registers of the source, which the L2 still has: a copy in registers would leave
-                    # a card fewer programs at once, those too that cross nothing.
-                    raw_states = _store_state_after(
-                        length,
-                        slot,
-                        source_ptr,
-                        state_ptr,
-                        state_slot_stride,
-                        raw_states,
-                        tile_offs,
-                        records,
-                        gate,
-                        TILE,
-                        CHANNELS,
-                        TOKEN_K,
-                        TOKEN_V,
-                        BOUNDED,
-                        LOAD,
-                    )
-                    thread_barrier()  # the keys of the next length take the place of these
-    _store_state_after(
-        commit_len,
-        final_slot,
-        source_ptr,
-        state_ptr,
-        state_slot_stride,
-        raw_states,
-        tile_offs,
-        records,
-        gate,
-        TILE,
-        CHANNELS,
-        TOKEN_K,
-        TOKEN_V,
-        BOUNDED,
-        None,
-    )
+            _store_states(plan, pool, records, gate, TILE, CHANNELS, TOKEN_K, TOKEN_V, BOUNDED, J)
+        else:
+            _store_states(plan, pool, records, gate, TILE, CHANNELS, TOKEN_K, TOKEN_V, BOUNDED, 0)
+    else:
+        _store_states(plan, pool, records, gate, TILE, CHANNELS, TOKEN_K, TOKEN_V, BOUNDED, 0)
     if KEEP:
         thread_barrier()
         LINE: gl.constexpr = 8 * VEC  # elements in 128 bytes

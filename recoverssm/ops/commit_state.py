@@ -53,7 +53,7 @@ def commit_state(
 
     Each program reads its part of the source before it writes the final state, so final may equal source. Rows with
     ``commit_lens == 0`` are left bit for bit as they were, their boundaries too. Rows must not name each other's final
-    slots. A boundary gets the bits that a commit of so many tokens leaves; the final state's do not depend on any.
+    slots. A boundary gets the bits of a commit that ends there; what is accepted beyond it does not change them.
 
     Args:
         checkpoint_states: per layer [P, H, V, K] fp32 or bf16.
