@@ -143,5 +143,8 @@ class FakeNight:
         self.prepare(found, do)
         return self.run(**changes)
 
+    def open(self) -> Store:
+        return Store(self.store)
+
     def stored(self) -> list[Record]:
-        return Store(self.store).records()
+        return self.open().records()
