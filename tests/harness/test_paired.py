@@ -258,6 +258,17 @@ def test_recorded_series_of_two_modes_are_labelled_and_quiet_ones_are_not():
     assert labelled == {"commit_fwd_b1", "commit_vllm_b1"}
 
 
+def test_recorded_spread_lets_gates_find_2_percent_from_32_requests_on_and_says_where_not():
+    recorded = json.loads(RECORDED.read_text())["medians_us"]
+
+    # A side's mean of two processes on both sides: block differences spread as processes do.
+    found = {name: detectable_pct(100 * np.std(np.log(v), ddof=1), LIMITS) for name, v in recorded.items()}
+
+    assert all(pct < 1.75 for name, pct in found.items() if name.endswith(("_b32", "_b128")))
+    blind = {name for name, pct in found.items() if pct > 3}
+    assert blind == {"commit_fwd_b1", "commit_vllm_b1", "copy_b1", "native_b1"}
+
+
 def test_modes_need_values():
     assert mode_distance_pct([1.0] * 4 + [2.0] * 3) is None
     assert mode_distance_pct([1.0] * 4 + [2.0] * 4) == pytest.approx(100)

@@ -295,3 +295,13 @@ def test_a_floor_hides_no_kernel_that_takes_twice_as_long():
     (judgement,) = judge_night([Series(slower, base, Limits(3.0, 1.0, floor_us=0.15))])
 
     assert judgement.verdict == "regressed"
+
+
+def test_steps_below_the_limit_are_regressed_together_against_a_pinned_release():
+    rng = np.random.default_rng(13)
+    limits = Limits(limit_pct=5.0, margin_pct=1.0)
+    weeks = [list(100 * 1.04**week * np.exp(rng.normal(0, 0.005, 7))) for week in range(4)]  # a value a night
+
+    assert judge(weeks[1], weeks[0], limits).verdict != "regressed"
+    assert judge(weeks[2], weeks[1], limits).verdict != "regressed"
+    assert judge(weeks[3], weeks[0], limits).verdict == "regressed"
