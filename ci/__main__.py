@@ -25,6 +25,7 @@ from .gate.cli import app as gate
 from .history.cli import app as history
 from .posting.cli import app as posting
 from .shell import JsonFlag, end_with, errors, print_json
+from .trends.cli import app as trends
 
 if TYPE_CHECKING:
     from .nightly import Options, Result
@@ -45,6 +46,7 @@ app.add_typer(accept, name="accept")
 app.add_typer(announce)
 app.add_typer(posting)
 app.add_typer(commits)
+app.add_typer(trends)
 app.add_typer(calibrate, name="calibrate")
 
 

@@ -133,6 +133,16 @@ class StaticConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     cap_s: Positive = 600
 
 
+class Pinned(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The night of a GPU model that nights are held against once a week: that of a release."""
+
+    gpu_model: Text
+    night: Text
+    reason: Reason
+    owner: Text
+    date: Date
+
+
 class NightlyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The content of ``nightly.toml``."""
 
@@ -146,6 +156,11 @@ class NightlyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     precompile_cap_s: Positive = 240
     fork: Fork = "no"
     static: StaticConfig = StaticConfig()
+    pinned: list[Pinned] = []
+
+    def pinned_night(self, gpu_model: str) -> str | None:
+        """The id of the night that this GPU model is held against."""
+        return next((one.night for one in self.pinned if one.gpu_model == gpu_model), None)
 
     def cap_s(self, case_set: str) -> int:
         """Seconds one process may take; a set not named gets the longest."""

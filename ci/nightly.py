@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import msgspec
 from filelock import FileLock, Timeout
 from rich.console import Console
 
@@ -24,6 +25,7 @@ from .config import Fork, load_nightly
 from .counting import NIGHTLY_SET, count
 from .exits import BrokenEnvironmentError, CommandError, Exit, Interrupted, UsageError
 from .gpus import CPU, Gpu, choose_gpus, find_gpus, require_usable
+from .history.layout import HISTORY
 from .judging import judge
 from .measuring import ROOT, Measuring
 from .night import Tonight, choose_base, night_before
@@ -32,10 +34,13 @@ from .processes import interruptible
 from .session import STATE_FILE, Plan, State, load, make_seeds, save
 from .starting import FORK_SERVER
 from .static import PROGRAM as STATIC_COMMAND
+from .trends.examine import examine
+from .trends.report import write as write_trends
+from .trends.series import Measured
+from .trends.stored import read_nights
 
 COMMAND = (sys.executable, "-m", "benchmarks.run")
 COMPILE_COMMAND = (sys.executable, "-m", "benchmarks.compile_first")
-HISTORY = ROOT / "reports" / "history"
 WORST_FIRST = (Exit.BROKEN, Exit.INVALID, Exit.MISSING, Exit.REGRESSED, Exit.PASS)
 PAGE_CAP_S = 300
 RECORD_BYTES = 1 << 20  # a process of 40 cases leaves about as much
@@ -251,7 +256,7 @@ def _judge_model(measuring: Measuring, tonight: Tonight, policy: Policy) -> Nigh
     # Reading the base night may have set files aside too.
     quarantined = [*tonight.quarantined, *store.quarantined]
     found = judge(replace(tonight, quarantined=quarantined), base, policy, night_before(nights, tonight))
-    return Night(
+    night = Night(
         id=new_id(first.subject.commit),
         created_utc=utc_now(),
         case_set=tonight.case_set,
@@ -264,6 +269,23 @@ def _judge_model(measuring: Measuring, tonight: Tonight, policy: Policy) -> Nigh
         accepted=found.accepted,
         exit_code=found.code,
         notes=[*found.doubts, *found.notes],
+    )
+    return night if night.is_static else _with_trends(night, found.counted, nights, measuring, policy)
+
+
+def _with_trends(
+    night: Night, records: Sequence[Record], earlier: Sequence[Night], measuring: Measuring, policy: Policy
+) -> Night:
+    """The night with what it says together with those before it, which also goes into a file of ``--out``."""
+    before = [one for one in earlier if one.created_utc <= night.created_utc and one.id != night.id]
+    pinned = measuring.config.pinned_night(night.gpu_model)
+    trends = examine([*read_nights(measuring.store, before, pinned), Measured(night, records)], policy, pinned)
+    write_trends(trends, night.case_set, measuring.out)
+    return msgspec.structs.replace(
+        night,
+        notes=[*night.notes, *trends.notes],
+        exit_code=min(Exit(night.exit_code), trends.code, key=WORST_FIRST.index),
+        accepted=night.accepted and trends.code == Exit.PASS,
     )
 
 

@@ -150,17 +150,21 @@ class Store:
                 _sync_folder(folder)
             self._added(list(paths), what)
 
-    def records(self, ids: Iterable[str] | None = None) -> list[Record]:
+    def records(self, ids: Iterable[str] | None = None, *, thorough: bool | None = None) -> list[Record]:
         """Readable records in order of time, all or those named; unreadable ones go to ``quarantined``.
 
-        Of records asked for by id every page of samples is verified, of all others the table's frame. Ids that the
-        store does not hold are left out.
+        Ids that the store does not hold are left out.
+
+        Args:
+            thorough: verify every page of samples (10 ms a record), not only the table's frame (2 ms); by default of
+                records that are asked for by id.
         """
         wanted = None if ids is None else set(ids)
+        thorough = wanted is not None if thorough is None else thorough
         self._set_interrupted_aside()
         found = []
         for path in self._files("records", wanted):
-            record = self._read(path, decode_record, partial(_check_samples, path, thorough=wanted is not None))
+            record = self._read(path, decode_record, partial(_check_samples, path, thorough=thorough))
             if record is not None:
                 found.append(record)
         return found
