@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from benchmarks.harness.records import Environment, Measurement, Verdict
+from benchmarks.harness.records import Acceptance, Environment, Measurement, Verdict
 from benchmarks.harness.samples import samples_table
 from benchmarks.harness.store import Store
 from reports.sources import read_stores
@@ -205,6 +205,18 @@ def test_hostile_names_and_reasons_are_escaped(tmp_path):
     assert "<script>document" not in page
     assert "&lt;script&gt;document" in page
     assert len(list((tmp_path / "site" / "data" / "nvidia-h200").iterdir())) == 2
+
+
+def test_an_owners_acceptance_stands_on_the_page_with_its_reason(tmp_path):
+    write_night(store := Store(tmp_path / "store"), NightPlan(1, exit_code=1, red_case=HEADLINE), golden_cases()[:1])
+    by = Acceptance(owner="kernels", reason="<b>meant</b> to be slower", at_utc="2026-11-30T00:00:00Z")
+    store.accept_night(msgspec.structs.replace(store.nights()[0], accepted=True, acceptance=by))
+
+    page = build(tmp_path / "store", tmp_path / "site")
+
+    assert "accepted by kernels" in page
+    assert "&lt;b&gt;meant&lt;/b&gt; to be slower" in page
+    assert "<b>meant" not in page
 
 
 def test_a_folder_with_other_peoples_files_is_refused_untouched(tmp_path, golden_store):
