@@ -60,7 +60,7 @@ def shortened(names: Sequence[str]) -> str:
 
 
 def _vanished(evidence: Evidence) -> Iterator[Finding]:
-    for case in evidence.plan.vanished:
+    for case in evidence.state.vanished or ():
         if evidence.policy.aliases.now(case) == case:
             yield Finding(
                 kind="case-vanished",

@@ -3,6 +3,7 @@
 plan.json                  this module's Plan
 base/ head/                recoverssm of each commit, beside the measuring program that measures it
 policy/                    the limits, known regressions and renamed cases that judge
+head-own/                  the head beside its own program, where that differs: which cases has it?
 policy-head/               cases that the head renames, which count once an owner has approved
 static/{base,head}/        what was compiled of each side
 records/NAME.json          one per measuring process, named stage-block-position-side
@@ -23,6 +24,7 @@ from ci.exits import BrokenEnvironmentError, UsageError
 
 from .result import Side
 
+HEAD_OWN = "head-own"
 PLAN_FILE, STATE_FILE = "plan.json", "state.json"
 SCHEMA_VERSION = 1
 
@@ -56,9 +58,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     harness: Harness
     case_set: str
     pattern: str
-    cases: list[str]  # of the base's program
-    head_cases: list[str]  # of the head's, where each side measures itself; else the same
-    vanished: list[str]  # cases that the head's own set lacks; their new names are looked up when judging
+    cases: list[str]  # of the program that measures the base
     archs: list[str]  # that kernels are compiled for
     seed: int
     blocks: dict[BlockStage, Positive]
@@ -68,9 +68,6 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
     def side(self, side: Side) -> SidePlan:
         return self.base if side == "base" else self.head
-
-    def cases_of(self, side: Side) -> list[str]:
-        return self.cases if side == "base" else self.head_cases
 
 
 class State(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -82,8 +79,14 @@ class State(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     not_compiled: dict[Side, str] = {}  # sides without static figures, and why
     failures: dict[str, str] = {}  # processes without a record, and why
     broken: dict[Side, str] = {}  # sides that cannot be measured at all
+    head_cases: list[str] | None = None  # of the head's own program, where that measures it
+    vanished: list[str] | None = None  # cases that the head's own set lacks; their new names are looked up when judging
     suspects: list[str] | None = None  # cases that the screen leaves to the confirmation
     complete: bool = False
+
+    def cases_of(self, side: Side, plan: Plan) -> list[str]:
+        """Names as the program knows them that measures this side."""
+        return plan.cases if side == "base" or self.head_cases is None else self.head_cases
 
 
 @dataclass(frozen=True, slots=True)

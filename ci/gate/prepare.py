@@ -1,10 +1,7 @@
 """``gate prepare``: both trees, what judges them, and what of that the head would change. Needs git."""
 
 import datetime as dt
-import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,12 +9,12 @@ from pathlib import Path
 from benchmarks.harness.environment import source_hash
 from benchmarks.harness.store import open_store
 from ci.config import load_nightly
-from ci.exits import CommandError, Exit, MissingDataError, UsageError
-from ci.gpus import CPU, Gpu
+from ci.exits import MissingDataError, UsageError
 from ci.policy import ALIASES_FILE, FILES, load_policy, policy_hash
-from ci.trees import Repository, Tree, clean_env, export_tree
+from ci.trees import Repository, Tree, export_tree
 
-from .plan import Harness, Plan, SidePlan, save
+from .listing import list_cases
+from .plan import HEAD_OWN, Harness, Plan, SidePlan, save
 
 POLICY_FILES = tuple(f"ci/{name}" for name in (*FILES, "nightly.toml"))
 JUDGES = ("benchmarks", "ci")
@@ -25,8 +22,6 @@ JUDGES = ("benchmarks", "ci")
 
 MARK = "ci/gate/plan.py"
 """A commit without it is older than gates: its program lacks what a gate asks for."""
-
-LIST_CAP_S = 180
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,11 +130,9 @@ def _plan(
     request: Request, repository: Repository, folder: Path, base: Tree, head: Tree, found: str, harness: Harness
 ) -> Plan:
     load_policy(folder / "policy")  # a mistake in it is found here, not after measuring
-    names = {
-        side: list_cases(folder / side, request.case_set, request.pattern)
-        for side in (("base", "head") if harness == "own" else ("base",))
-    }
     changed = repository.changed(base.commit, head.commit, JUDGES)
+    if harness == "base" and any(path.startswith("benchmarks/") for path in changed):
+        export_tree(repository, head.commit, folder / HEAD_OWN)
     sides = [
         SidePlan(
             commit=tree.commit,
@@ -158,9 +151,7 @@ def _plan(
         harness=harness,
         case_set=request.case_set,
         pattern=request.pattern,
-        cases=names["base"],
-        head_cases=names.get("head", names["base"]),
-        vanished=_vanished(request, repository, folder, head.commit, names["base"], changed),
+        cases=list_cases(folder / "base", request.case_set, request.pattern),
         archs=list(request.archs or load_nightly(folder / "policy" / "nightly.toml").static.archs),
         seed=request.seed,
         blocks={"screen": request.screen_blocks, "confirm": request.confirm_blocks},
@@ -168,44 +159,3 @@ def _plan(
         policy_changes=changed,
         approved_by=request.approved_by,
     )
-
-
-def _vanished(
-    request: Request, repository: Repository, folder: Path, head: str, names: Sequence[str], changed: Sequence[str]
-) -> list[str]:
-    """Cases of the base's set that the head's own set has no more."""
-    if not any(path.startswith("benchmarks/") for path in changed):
-        return []
-    own = folder / "head-program"
-    try:
-        export_tree(repository, head, own)
-        kept = list_cases(own, request.case_set, "*")
-    except CommandError:
-        return list(names)  # the set itself is gone, or its program cannot say
-    finally:
-        shutil.rmtree(own, ignore_errors=True)
-    return [name for name in names if name not in kept]
-
-
-def list_cases(tree: Path, case_set: str, pattern: str) -> list[str]:
-    """Names of the chosen cases, as the program of a tree has them.
-
-    Raises:
-        UsageError: no such set or case. MissingDataError: nothing selected, or the program cannot say.
-    """
-    command = [sys.executable, "-m", "benchmarks.run", "--set", case_set, "--case", pattern, "--list"]
-    env = Gpu(CPU, "").child_env(clean_env(os.environ))
-    try:
-        done = subprocess.run(
-            command, cwd=tree, env=env, capture_output=True, text=True, timeout=LIST_CAP_S, check=False
-        )
-    except subprocess.TimeoutExpired as error:
-        raise MissingDataError(f"base without data: its cases were not listed within {LIST_CAP_S} s") from error
-    last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
-    if done.returncode == Exit.USAGE:
-        raise UsageError(last)
-    if done.returncode == Exit.MISSING:
-        raise MissingDataError(f"nothing selected: {last}")
-    if done.returncode:
-        raise MissingDataError(f"base without data: its program cannot list cases: {last}")
-    return [line.split()[0] for line in done.stdout.splitlines() if line.strip()]

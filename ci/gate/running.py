@@ -32,7 +32,8 @@ from ci.succession import Succession
 from ci.trees import clean_env, prove_import
 
 from .evidence import Evidence
-from .plan import BlockStage, Plan, Process, State, blocks_to_try, load_plan, load_state, record_path, save
+from .listing import list_cases
+from .plan import HEAD_OWN, BlockStage, Plan, Process, State, blocks_to_try, load_plan, load_state, record_path, save
 from .result import Side
 from .times import suspected_cases
 
@@ -121,6 +122,7 @@ class Running:
         self.prove()
         if self.state.broken:
             return
+        self.list_cases()
         for side in SIDES:
             self.compile_static(side)
         with ExitStack() as stack:
@@ -153,6 +155,25 @@ class Running:
                 self.say(f"{side}: {why}")
         save(self.folder, self.state)
 
+    def list_cases(self) -> None:
+        """Ask the head's own program, where it differs, which cases it has."""
+        own = self.folder / (HEAD_OWN if self.plan.harness == "base" else "head")
+        if not own.is_dir():
+            return
+        if self.plan.harness == "own" and self.state.head_cases is None:
+            self.state.head_cases = list_cases(own, self.plan.case_set, self.plan.pattern)
+        elif self.plan.harness == "base" and self.state.vanished is None:
+            self.state.vanished = self._vanished(own)
+        save(self.folder, self.state)
+
+    def _vanished(self, own: Path) -> list[str]:
+        try:
+            kept = list_cases(own, self.plan.case_set, "*")
+        except CommandError as error:
+            self.say(f"head: {error}")
+            return self.plan.cases  # the set itself is gone, or its program cannot say
+        return [name for name in self.plan.cases if name not in kept]
+
     def compile_static(self, side: Side) -> None:
         """Static figures and fingerprints of one side; that there are none is told, and judged."""
         out = self.folder / "static" / side
@@ -162,7 +183,7 @@ class Running:
         try:
             compile_static(
                 self.plan.case_set,
-                [",".join(self.plan.cases_of(side))],
+                [",".join(self.state.cases_of(side, self.plan))],
                 ",".join(self.plan.archs),
                 out,
                 self.console,
@@ -181,7 +202,7 @@ class Running:
         if self.state.built_in == boot_id() != "":
             return
         for side in SIDES:
-            chosen = ["--set", self.plan.case_set, "--case", ",".join(self.plan.cases_of(side))]
+            chosen = ["--set", self.plan.case_set, "--case", ",".join(self.state.cases_of(side, self.plan))]
             cap_s = self.config.precompile_cap_s
             ended = run_child(
                 [*COMPILE_COMMAND, *chosen], env=self.env(), cwd=self.folder / side, cap_s=cap_s, on_line=self.say
@@ -270,7 +291,7 @@ class Running:
         progress.process_ended("measured" if reason is None else f"no record: {reason}")
 
     def arguments(self, process: Process, path: Path, cases: list[str] | None) -> list[str]:
-        names = self.plan.cases_of(process.side)
+        names = self.state.cases_of(process.side, self.plan)
         chosen = names if cases is None else [name for name in names if name in cases]
         asked = ["--set", self.plan.case_set, "--case", ",".join(chosen), "--lean"]
         return [

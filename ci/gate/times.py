@@ -152,7 +152,7 @@ def look(evidence: Evidence) -> list[Seen]:
 def suspected_cases(evidence: Evidence) -> list[str]:
     """Names of the cases that need fresh blocks, old names of renamed ones among them."""
     suspects = {one.series.example.case for one in look(evidence) if one.is_suspect}
-    names = [*evidence.plan.cases, *evidence.plan.head_cases]
+    names = [name for side in ("base", "head") for name in evidence.state.cases_of(side, evidence.plan)]
     return sorted({name for name in names if evidence.policy.aliases.now(name) in suspects})
 
 

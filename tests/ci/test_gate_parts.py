@@ -60,6 +60,14 @@ def test_a_folder_holds_both_libraries_the_bases_program_and_policy_and_nothing_
     assert not list(folder.rglob(".git"))
 
 
+def test_preparing_runs_nothing_of_the_head(fake_gate):
+    base = fake_gate.commit(library())
+    head = fake_gate.commit("raise SystemExit(9)\n", benchmarks__run_DOT_py="raise SystemExit(9)\n")
+    folder = fake_gate.prepare(base, head)
+    assert (folder / "head-own" / "benchmarks" / "run.py").read_text() == "raise SystemExit(9)\n"
+    assert fake_gate.plan.cases == ["one", "two"]
+
+
 def test_the_base_is_where_the_branch_left_whatever_came_after(fake_gate):
     fork = fake_gate.commit(library())
     fake_gate.git("checkout", "--quiet", "-b", "branch")
