@@ -27,7 +27,8 @@ Seed = Annotated[int | None, typer.Option(help="Of orders, inputs and blocks; at
 Blocks = Annotated[int, typer.Option(min=1, help="Blocks of four processes for every case.")]
 ConfirmBlocks = Annotated[int, typer.Option(min=1, help="Fresh blocks for cases that look changed.")]
 HarnessName = Annotated[
-    str | None, typer.Option(metavar="base|head|own", help="Whose benchmarks measure. [base's; head's if it has none]")
+    str | None,
+    typer.Option(metavar="base|head|own|COMMIT", help="Whose benchmarks measure. [base's; head's if it has none]"),
 ]
 Archs = Annotated[str | None, typer.Option("--arch", help="Architectures to compile for, by commas. [ci/nightly.toml]")]
 WithData = Annotated[
@@ -168,7 +169,6 @@ def _request(
     with_data: str | None,
     approved_by: str,
 ) -> "Request":
-    from .plan import harness_of
     from .prepare import Request
 
     return Request(
@@ -179,7 +179,7 @@ def _request(
         seed=random.randrange(2**31) if seed is None else seed,
         screen_blocks=blocks,
         confirm_blocks=confirm_blocks,
-        harness=None if harness is None else harness_of(harness),
+        harness=harness,
         archs=[part.strip() for part in arch.split(",")] if arch else (),
         with_data=with_data,
         approved_by=approved_by,
@@ -216,7 +216,7 @@ def _prepare(request: "Request", out: Path, console: Console) -> dict[str, objec
     for line in (
         f"base {plan.base.commit[:12]} ({plan.base_found}): {plan.base.subject}",
         f"head {plan.head.commit[:12]}, {plan.distance} commits on: {plan.head.subject}",
-        f"{len(plan.cases)} cases of set {plan.case_set}, seed {plan.seed}, measured by the {plan.harness}'s program",
+        f"{len(plan.cases)} cases of set {plan.case_set}, seed {plan.seed}, measured by the program of {plan.harness}",
         *(
             ["policy changed, which an owner has to approve: the head's " + shortened(plan.policy_changes)]
             if plan.policy_changes

@@ -36,19 +36,17 @@ def _urgency(finding: Finding) -> int:
 
 
 def _policy(evidence: Evidence) -> Iterator[Finding]:
-    plan, changed = evidence.plan, evidence.plan.policy_changes
-    if plan.harness != "base":
-        whose = "each side's own program measured it" if plan.harness == "own" else "the head's program measured both"
-        changed = [f"{whose} (--harness {plan.harness})", *changed]
-    if changed:
+    plan = evidence.plan
+    whose = {"base": "", "own": "each side was measured by its own program"}
+    changes = [whose.get(plan.harness, f"both sides were measured by the program of {plan.harness}")]
+    changes += [f"the head changes {shortened(plan.policy_changes)}"] if plan.policy_changes else []
+    if told := " and ".join(part for part in changes if part):
+        step = "an owner looks at these, then: python -m ci gate judge DIR --policy-approved-by NAME"
         yield Finding(
             kind="policy-changed",
-            message=f"policy changed: the head changes what measures or judges it: {shortened(changed)}; "
-            f"it was judged by the {'base' if plan.harness == 'base' else plan.harness}'s",
+            message=f"policy changed: {told}; limits are those of {plan.policy_of[:12]}",
             exit_code=Exit.MISSING,
-            next_step=""
-            if plan.approved_by
-            else "an owner looks at these, then: python -m ci gate judge DIR --policy-approved-by NAME",
+            next_step="" if plan.approved_by else step,
             cleared_by=plan.approved_by,
         )
 

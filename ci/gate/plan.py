@@ -16,7 +16,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar, cast, get_args
+from typing import Annotated, Literal, TypeVar, get_args
 
 import msgspec
 
@@ -29,7 +29,6 @@ PLAN_FILE, STATE_FILE = "plan.json", "state.json"
 SCHEMA_VERSION = 1
 
 BlockStage = Literal["screen", "confirm"]
-Harness = Literal["base", "head", "own"]
 STAGES: tuple[BlockStage, ...] = get_args(BlockStage)
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 
@@ -55,7 +54,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     head: SidePlan
     distance: int
     base_found: str
-    harness: Harness
+    harness: str  # whose program measures: base, head, own or a shortened commit
     case_set: str
     pattern: str
     cases: list[str]  # of the program that measures the base
@@ -63,6 +62,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     seed: int
     blocks: dict[BlockStage, Positive]
     policy_hash: str
+    policy_of: str  # commit
     policy_changes: list[str]  # files of the head that would have judged it otherwise
     approved_by: str = ""  # an owner, who has seen those
 
@@ -122,14 +122,6 @@ def blocks_to_try(plan: Plan, stage: BlockStage, needed: int) -> Iterator[tuple[
     """Blocks in the order in which they are measured, spare ones last."""
     for number in range(needed + spare_blocks(needed)):
         yield block_of(plan.seed, stage, number)
-
-
-def harness_of(name: str) -> Harness:
-    """Raises UsageError for a name that is none."""
-    for known in get_args(Harness):
-        if name == known:
-            return cast(Harness, known)
-    raise UsageError(f"--harness: expected base, head or own, got {name!r}")
 
 
 def record_path(folder: Path, name: str) -> Path:

@@ -14,7 +14,8 @@ from ci.policy import ALIASES_FILE, FILES, load_policy, policy_hash
 from ci.trees import Repository, Tree, export_tree
 
 from .listing import list_cases
-from .plan import HEAD_OWN, Harness, Plan, SidePlan, save
+from .plan import HEAD_OWN, Plan, SidePlan, save
+from .result import Side
 
 POLICY_FILES = tuple(f"ci/{name}" for name in (*FILES, "nightly.toml"))
 JUDGES = ("benchmarks", "ci")
@@ -30,7 +31,8 @@ class Request:
 
     Attributes:
         with_data: a store; the base is then the nearest ancestor with an accepted night in it.
-        harness: whose program measures; None for the base's, or the head's where the base is older than gates.
+        harness: whose program measures: base, head, own (each its own) or a commit; None for the base's, or the head's
+            where the base is older than gates.
     """
 
     base: str
@@ -40,7 +42,7 @@ class Request:
     seed: int = 0
     screen_blocks: int = 6
     confirm_blocks: int = 12
-    harness: Harness | None = None
+    harness: str | None = None
     archs: Sequence[str] = ()
     with_data: str | None = None
     approved_by: str = ""
@@ -57,16 +59,17 @@ def prepare(request: Request, folder: Path, repository: Repository) -> Plan:
         raise UsageError(f"--out {folder}: expected an empty folder", "remove it, or go on with it: gate run DIR")
     head = repository.resolve(request.head)
     base, found = choose_base(request, repository, head)
-    harness = _choose_harness(request.harness, repository, base, head)
-    policy_of = base if repository.has(base, MARK) else head
+    harness, programs = _choose_programs(request.harness, repository, base, head)
+    policy_of = base if repository.has(base, MARK) else programs["base"]
+    commits: dict[Side, str] = {"base": base, "head": head}
     try:
         sides = {
-            name: export_tree(repository, commit, folder / name, program_of=_program_of(harness, name, base, head))
-            for name, commit in (("base", base), ("head", head))
+            name: export_tree(repository, commit, folder / name, program_of=programs[name])
+            for name, commit in commits.items()
         }
         _export_policy(repository, policy_of, folder / "policy", POLICY_FILES)
         _export_policy(repository, head, folder / "policy-head", (f"ci/{ALIASES_FILE.name}",))
-        plan = _plan(request, repository, folder, sides["base"], sides["head"], found, harness)
+        plan = _plan(request, repository, folder, sides["base"], sides["head"], found, harness, policy_of)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
@@ -98,24 +101,24 @@ def commits_with_data(spec: str) -> Collection[str]:
     return {night.id.split("-")[1] for night in open_store(spec, writable=False).nights() if night.accepted}
 
 
-def _choose_harness(asked: Harness | None, repository: Repository, base: str, head: str) -> Harness:
-    chosen: Harness = asked or ("base" if repository.has(base, MARK) else "head")
-    programs = (
-        {"base": base} if chosen == "base" else {"head": head} if chosen == "head" else {"base": base, "head": head}
-    )
-    for side, commit in programs.items():
+def _choose_programs(asked: str | None, repository: Repository, base: str, head: str) -> tuple[str, dict[Side, str]]:
+    """Whose program measures, in a word, and the commit of it for each side.
+
+    Raises:
+        UsageError: one that is older than gates, or no commit.
+    """
+    chosen = asked or ("base" if repository.has(base, MARK) else "head")
+    programs = {"base": (base, base), "head": (head, head), "own": (base, head)}.get(chosen)
+    if programs is None:
+        commit = repository.resolve(chosen)
+        chosen, programs = commit[:12], (commit, commit)
+    for commit in programs:
         if not repository.has(commit, MARK):
-            other = "base" if side == "head" else "head"
             raise UsageError(
-                f"--harness {chosen}: the {side} {commit[:12]} is older than gates, its program cannot measure for one",
-                f"--harness {other}: the {other}'s program measures both, which an owner has to approve",
+                f"--harness {chosen}: commit {commit[:12]} is older than gates, its program cannot measure for one",
+                "--harness COMMIT: a newer program measures both sides, which an owner has to approve",
             )
-    return chosen
-
-
-def _program_of(harness: Harness, side: str, base: str, head: str) -> str:
-    named = side if harness == "own" else harness
-    return base if named == "base" else head
+    return chosen, {"base": programs[0], "head": programs[1]}
 
 
 def _export_policy(repository: Repository, commit: str, folder: Path, paths: Sequence[str]) -> None:
@@ -127,7 +130,14 @@ def _export_policy(repository: Repository, commit: str, folder: Path, paths: Seq
 
 
 def _plan(
-    request: Request, repository: Repository, folder: Path, base: Tree, head: Tree, found: str, harness: Harness
+    request: Request,
+    repository: Repository,
+    folder: Path,
+    base: Tree,
+    head: Tree,
+    found: str,
+    harness: str,
+    policy_of: str,
 ) -> Plan:
     load_policy(folder / "policy")  # a mistake in it is found here, not after measuring
     changed = repository.changed(base.commit, head.commit, JUDGES)
@@ -156,6 +166,7 @@ def _plan(
         seed=request.seed,
         blocks={"screen": request.screen_blocks, "confirm": request.confirm_blocks},
         policy_hash=policy_hash(folder / "policy"),
+        policy_of=policy_of,
         policy_changes=changed,
         approved_by=request.approved_by,
     )

@@ -108,7 +108,7 @@ class GateResult(Struct, frozen=True, kw_only=True):
     head: SideOf
     distance: int  # commits of the head that the base lacks
     base_found: str  # how: "merge base", "nearest ancestor with data", "as given"
-    harness: Side | Literal["own"]  # whose benchmarks measured
+    harness: str  # whose benchmarks measured: base, head, own or a shortened commit
     case_set: str
     cases: list[str]
     gpu_model: str  # "cpu" without a GPU; "" where nothing was measured

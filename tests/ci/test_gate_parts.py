@@ -110,8 +110,9 @@ def test_a_base_older_than_gates_is_measured_by_the_heads_program_and_an_owner_i
     (fake_gate.tmp / "plan.py").rename(fake_gate.root / "ci" / "gate" / "plan.py")
     head = fake_gate.commit(slower(10))
 
-    with pytest.raises(UsageError, match="older than gates"):
-        fake_gate.prepare(base, head, harness="base")
+    for harness in ("base", "own", base):
+        with pytest.raises(UsageError, match=f"commit {base[:12]} is older than gates"):
+            fake_gate.prepare(base, head, harness=harness)
     result = fake_gate.gate(base, head)
     assert result.harness == "head"
     assert verdict_of(result, "verify").verdict == "regressed"
@@ -119,12 +120,25 @@ def test_a_base_older_than_gates_is_measured_by_the_heads_program_and_an_owner_i
     assert result.exit_code == Exit.MISSING  # it casts more doubt than the regression, which is listed all the same
 
 
+def test_two_old_commits_are_measured_by_a_newer_program(fake_gate):
+    (fake_gate.root / "ci" / "gate" / "plan.py").rename(fake_gate.tmp / "plan.py")
+    base, head = fake_gate.commit(library()), fake_gate.commit(slower(10))
+    (fake_gate.tmp / "plan.py").rename(fake_gate.root / "ci" / "gate" / "plan.py")
+    newer = fake_gate.commit(library())
+
+    result = fake_gate.gate(base, head, harness="main", approved_by="maintainers")
+    assert result.harness == newer[:12]
+    assert (result.base.commit, result.head.commit) == (base, head)
+    assert f"the program of {newer[:12]}" in result.findings[0].message
+    assert result.exit_code == Exit.REGRESSED
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
         (["--case", "three*"], Exit.MISSING, "nothing selected"),
         (["--set", "nosuch"], Exit.USAGE, "expected pr"),
-        (["--harness", "mine"], Exit.USAGE, "expected base, head or own"),
+        (["--harness", "mine"], Exit.USAGE, "expected a commit, branch or tag"),
     ],
 )
 def test_what_cannot_be_prepared_is_refused_and_leaves_nothing(in_repository, tmp_path, arguments, code, message):
