@@ -284,6 +284,7 @@ def _with_trends(
     return msgspec.structs.replace(
         night,
         notes=[*night.notes, *trends.notes],
+        alarms=trends.alarms,
         exit_code=min(Exit(night.exit_code), trends.code, key=WORST_FIRST.index),
         accepted=night.accepted and trends.code == Exit.PASS,
     )

@@ -37,6 +37,8 @@ def show_night(night: Night, console: Console, *, rows: int = ROWS) -> None:
         + (f" and {len(night.left_out)} left out" if night.left_out else "")
         + f"; accepted: {_yes(night.accepted)}",
     )
+    for alarm in night.alarms:
+        _print(console, f"alarm: {alarm}")
     for note in night.notes:
         _print(console, f"note: {note}")
     for name in night.quarantined:
@@ -67,6 +69,8 @@ def next_step(night: Night, store: str) -> str | None:
     match Exit(night.exit_code):
         case Exit.REGRESSED | Exit.INVALID if night.is_static:
             return f"see the kernels: python -m ci static {chosen} --arch {night.gpu_model}"
+        case Exit.REGRESSED if not any(v.fails for v in night.verdicts):
+            return f"see what the nights say together, and between which commits: python -m ci trends --store {store}"
         case Exit.REGRESSED:
             return f"measure again, with more processes: python -m ci nightly {chosen} --processes 12 --store {store}"
         case Exit.MISSING:

@@ -176,6 +176,7 @@ def _night_line(history: History, night: Night, *, raw: bool) -> NightLine:
     reasons = [f"{item.op} {item.provider} {item.metric}, {item.case}: {item.reason}" for item in failing[:MAX_REASONS]]
     if len(failing) > MAX_REASONS:
         reasons.append(f"and {len(failing) - MAX_REASONS} more series")
+    reasons += night.alarms[:MAX_REASONS]
     if by := night.acceptance:
         reasons.append(f"accepted by {by.owner}, {text.utc(by.at_utc)}: {by.reason}")
     counts = derive.verdict_counts(night.verdicts)

@@ -318,6 +318,9 @@ class Night(Struct, frozen=True, kw_only=True):
     accepted: bool
     exit_code: int
     notes: list[str] = []
+    alarms: list[
+        str
+    ] = []  # what it says together with the nights before it; each fails it, as a regressed verdict does
     acceptance: Acceptance | None = None  # where it was not accepted when it was judged
 
     @property

@@ -87,6 +87,7 @@ def _lines(night: Night) -> list[str]:
     lines = [plain(f"night {night.id}, base {night.base_night or 'none'}, {len(night.records)} processes")]
     if by := night.acceptance:
         lines.append(plain(f"accepted by {by.owner}: {by.reason}"))
+    lines += [plain(f"alarm: {alarm}") for alarm in night.alarms[:LINES]]
     told = [v for v in night.verdicts if v.gated and (v.verdict in NEWS or v.known)]
     for v in told[:LINES]:
         reason = "; ".join(part for part in (v.reason, v.known_reason) if part)

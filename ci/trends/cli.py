@@ -43,7 +43,7 @@ def trends(
         from ci.gpus import find_gpus
 
         from .report import as_json as to_json
-        from .report import confirmations
+        from .report import bisections, confirmations
         from .stored import examine_store
 
         console = Console(stderr=as_json or confirm)
@@ -55,7 +55,14 @@ def trends(
         for one, case_set in [] if as_json else found:
             tell = f"{one.gpu_model}: {one.num_nights} nights, {len(one.series)} series of night {one.night}"
             asked = [" ".join(gate["command"]) for gate in confirmations(one, case_set)]
-            for line in (tell, *one.notes, *(f"confirm: {command}" for command in asked)):
+            alarms = [f"alarm: {alarm}" for alarm in one.alarms]
+            for line in (
+                tell,
+                *alarms,
+                *bisections(one, case_set),
+                *one.notes,
+                *(f"confirm: {command}" for command in asked),
+            ):
                 console.print(line, markup=False, highlight=False, soft_wrap=True)
         if not confirm:
             raise typer.Exit(int(max(one.code for one, _ in found)))

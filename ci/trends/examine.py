@@ -237,9 +237,8 @@ def _week(night: Night) -> tuple[int, int]:
 
 
 def _tell(found: Trends) -> list[str]:
-    """Alarms first; what is suspected is told as what it is."""
-    lines = [f"trends: alarm: {alarm}" for alarm in found.alarms]
-    lines += [f"trends: step: {change}" for change in found.changes if change.is_new and not change.is_alarm]
+    """What is no alarm; what is suspected is told as what it is."""
+    lines = [f"trends: step: {change}" for change in found.changes if change.is_new and not change.is_alarm]
     for suspicion in found.suspicions:
         how = "to be confirmed" if suspicion.can_be_confirmed else "of the same sources, or of unknown commits"
         lines.append(f"trends: suspected, {how}: {suspicion}")

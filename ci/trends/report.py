@@ -29,6 +29,16 @@ def confirmations(found: Trends, case_set: str) -> list[dict[str, Any]]:
     ]
 
 
+def bisections(found: Trends, case_set: str) -> list[str]:
+    """For each alarm that lies between two commits, the command that finds the one."""
+    between = [(one.before.commit, one.after.commit, one.key) for one in found.changes if one.is_alarm]
+    return [
+        f"bisect: python -m ci bisect {good} {bad} --set {case_set} --case {key[3]} --op {key[1]} --provider {key[2]}"
+        for good, bad, key in between
+        if good and bad and good != bad
+    ]
+
+
 def _gate(base: str, head: str, case_set: str, cases: Sequence[str]) -> list[str]:
     return [
         *("python", "-m", "ci", "gate", "--base", base, "--head", head),

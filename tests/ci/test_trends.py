@@ -15,11 +15,13 @@ from benchmarks.harness.records import Subject
 from benchmarks.harness.samples import SCHEMA
 from benchmarks.harness.store import Store
 from ci.__main__ import app
+from ci.announce.feed import feed
 from ci.config import load_nightly
 from ci.exits import Exit
 from ci.gpus import Gpu
 from ci.history.layout import HISTORY
 from ci.policy import KnownRegression, KnownRegressions, load_policy
+from ci.show import next_step
 from ci.trends import report
 from ci.trends.examine import examine
 from ci.trends.series import Measured, nightly_series
@@ -153,6 +155,8 @@ def test_step_is_an_alarm_once_and_names_the_commits_it_lies_between():
     assert "worse, +4." in sentence or "worse, +3.9" in sentence
     before, after = (f"{2 + number:02d}{'0' * 10}" for number in (13, 14))
     assert f"commits {before}..{after}" in sentence
+    (bisect,) = report.bisections(examine(nights(levels[: 14 + alarms.index(told[0])]), POLICY), "nightly")
+    assert bisect.startswith(f"bisect: python -m ci bisect {before}{'0' * 28} {after}{'0' * 28} --set nightly")
 
 
 def test_step_for_the_better_is_told_and_fails_nothing():
@@ -318,6 +322,27 @@ def test_night_writes_its_trends_and_the_gate_that_confirms_them(fake_night):
     assert [one["op"] for one in written["suspected"]] == ["verify"]
     assert written["confirm"][0]["head"] == "f" * 40
     assert any(note.startswith("trends: suspected") for note in result.nights[0].notes)
+
+
+def test_night_whose_step_is_carried_now_fails_though_no_verdict_does(fake_night):
+    """Its base is the night before, which is as slow."""
+    for number, level in enumerate(with_step(15, 2, 1.02)):
+        month, day = day_of(number)
+        store_nights(fake_night.store, make_night(day, month=month, levels=[level * (1 + s) for s in STEPS]))
+    tonight, tomorrow = (
+        make_night(day, month=month, levels=[102.0 * (1 + step) for step in STEPS]).records
+        for month, day in (day_of(17), day_of(18))
+    )
+
+    result = fake_night.night(tonight)
+
+    night = result.nights[0]
+    assert not any(v.fails for v in night.verdicts)
+    assert (result.code, night.accepted) == (Exit.REGRESSED, False)
+    assert any(alarm.startswith("device_us/verify/recoverssm/") for alarm in night.alarms)
+    assert "python -m ci trends" in next_step(night, "S")
+    assert b"alarm: device_us/verify/recoverssm/" in feed([night])
+    assert fake_night.night(tomorrow).code == Exit.PASS  # told once
 
 
 def test_command_tells_what_every_night_told_and_json_has_it_all(tmp_path):

@@ -123,7 +123,7 @@ def steps(values: Sequence[float], limit_pct: float) -> list[Step]:
         change = float(np.median(after) - np.median(before))
         spread = max(noise, _mad(np.concatenate([before - np.median(before), after - np.median(after)])))
         if len(before) >= MIN_BEFORE and abs(change) >= max(least, NUM_SPREADS * spread) and _carried(before, after):
-            found.append(Step(at, 100 * math.expm1(change), len(before), len(after)))
+            found.append(Step(int(at), 100 * math.expm1(change), len(before), len(after)))
     return found
 
 
