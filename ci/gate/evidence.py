@@ -1,7 +1,8 @@
 """What a gate folder holds, read once: records in their blocks, static reports, and which blocks count."""
 
+import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from ci.policy import ALIASES_FILE, Aliases, Policy, load_aliases, load_policy, 
 from ci.validity import why_unsound
 
 from .plan import STAGES, BlockStage, Plan, Process, State, blocks_to_try, load_plan, load_state, record_path
-from .result import Side
+from .result import FindingKind, Side
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ class Evidence:
     unreadable: dict[str, str] = field(default_factory=dict)
     strange: dict[str, str] = field(default_factory=dict)
     unsound: dict[str, str] = field(default_factory=dict)
-    mixed: dict[str, str] = field(default_factory=dict)
+    mixed: dict[str, tuple[FindingKind, str]] = field(default_factory=dict)
     blocks: dict[BlockStage, list[Block]] = field(default_factory=dict)
 
     @classmethod
@@ -109,21 +110,32 @@ class Evidence:
         return record
 
     def _counts(self, processes: tuple[Process, ...], records: list[Record]) -> bool:
-        first, limit_pct = records[0], self.policy.thresholds.statistics.drift_limit_pct
+        limit_pct = self.policy.thresholds.statistics.drift_limit_pct
         name = processes[0].name.rsplit("-", 2)[0]
         is_sound = True
         for process, record in zip(processes, records, strict=True):
             if why := why_unsound(record, limit_pct):
                 self.unsound[process.name] = "; ".join(why)
                 is_sound = False
-        cards = sorted({str(record.silicon.gpu_uuid) for record in records})
+        cards = sorted({_card(record) for record in records})
+        environments = {record.environment.cut_key(host=True) for record in records}
         if len(cards) > 1:
-            self.mixed[name] = f"its processes ran on different cards: {', '.join(cards)}"
-        return is_sound and len(cards) == 1 and _same(records, first, lambda r: r.environment.cut_key(host=True))
+            self.mixed[name] = ("gpus-differ", f"its processes ran on different cards: {', '.join(cards)}")
+        elif len(environments) > 1:
+            self.mixed[name] = ("environments-differ", f"its processes ran {_difference(records)}")
+        return is_sound and name not in self.mixed
 
 
-def _same(records: list[Record], first: Record, key: Callable[[Record], Any]) -> bool:
-    return all(key(record) == key(first) for record in records)
+def _card(record: Record) -> str:
+    """As public pages name it."""
+    return f"#{hashlib.sha256(str(record.silicon.gpu_uuid).encode()).hexdigest()[:8]}"
+
+
+def _difference(records: list[Record]) -> str:
+    """What of the environment is not the same in all records."""
+    facts = [msgspec.structs.asdict(record.environment) for record in records]
+    differing = [name for name in facts[0] if name != "missing" and len({str(one[name]) for one in facts}) > 1]
+    return "; ".join(f"under {name} {' and '.join(sorted({str(one[name]) for one in facts}))}" for name in differing)
 
 
 def _renamed(report: dict[str, Any], aliases: Aliases) -> dict[str, Any]:

@@ -144,8 +144,8 @@ def _checks(evidence: Evidence) -> Iterator[Finding]:
 def _cards(evidence: Evidence) -> Iterator[Finding]:
     for name, why in sorted(evidence.strange.items()):
         yield Finding(kind="wrong-tree", message=f"{name}: {why}", exit_code=Exit.INVALID)
-    for name, why in sorted(evidence.mixed.items()):
-        yield Finding(kind="gpus-differ", message=f"differing GPUs: block {name}: {why}", exit_code=Exit.INVALID)
+    for name, (kind, why) in sorted(evidence.mixed.items()):
+        yield Finding(kind=kind, message=f"block {name} does not count: {why}", exit_code=Exit.INVALID)
     blocks = [block for stage in evidence.blocks.values() for block in stage]
     environments = {block.base[0].environment.cut_key(host=True) for block in blocks}
     if len(environments) > 1:

@@ -34,6 +34,7 @@ LIBRARY = {
     "LAUNCHES": 1,
     "FINGERPRINT": "as it was",
     "GPU": CARD.uuid,
+    "DRIVER": "580",
     "CRASHES": (),
     "WRONG": (),
     "DRIFTS": (),

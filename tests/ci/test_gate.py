@@ -4,6 +4,7 @@ import pytest
 
 from ci.exits import BrokenEnvironmentError, Exit
 from ci.gate.judge import judge
+from ci.gate.result import encode
 from tests.ci.gates import kinds, library, slower, verdict_of
 
 
@@ -143,6 +144,14 @@ def test_a_base_that_does_not_import_has_no_data(fake_gate):
 def test_sides_on_different_cards_are_not_compared(fake_gate):
     result = fake_gate.gate(fake_gate.commit(library()), fake_gate.commit(library(GPU="GPU-2")))
     assert {"gpus-differ", "too-few-blocks"} <= kinds(result)
+    assert "GPU-2" not in encode(result).decode()  # cards are hashed in what is published
+    assert result.exit_code == Exit.INVALID
+
+
+def test_sides_under_different_drivers_are_not_compared(fake_gate):
+    result = fake_gate.gate(fake_gate.commit(library()), fake_gate.commit(library(DRIVER="590")))
+    assert {"environments-differ", "too-few-blocks"} <= kinds(result)
+    assert any("under driver 580 and 590" in finding.message for finding in result.findings)
     assert result.exit_code == Exit.INVALID
 
 

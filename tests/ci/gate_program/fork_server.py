@@ -43,7 +43,12 @@ def measure(out: Path, cases: list[str], seed: int) -> int:
         seed=seed,
         command=["test"],
         environment=records.Environment(
-            gpu_model="nvidia-h200", compute_capability="9.0", python="3.11", torch="2.11", harness="3"
+            gpu_model="nvidia-h200",
+            compute_capability="9.0",
+            driver=recoverssm.DRIVER,
+            python="3.11",
+            torch="2.11",
+            harness="3",
         ),
         silicon=records.Silicon(gpu_uuid=recoverssm.GPU),
         subject=records.Subject(source_hash=source_hash(Path(recoverssm.__file__).parent), version="0"),
