@@ -44,7 +44,11 @@ class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
 
 class BisectPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What was asked for; ``--resume`` goes on with exactly this. Filters are globs of what is followed."""
+    """What was asked for; ``--resume`` goes on with exactly this. Filters are globs of what is followed.
+
+    Attributes:
+        program: whose benchmarks measure every gate: ``base``, that is GOOD, or a commit.
+    """
 
     good: str
     bad: str
@@ -56,6 +60,7 @@ class BisectPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     provider: str
     seed: int
     blocks: tuple[int, int]  # of screen and confirmation
+    program: str
 
 
 class BisectState(msgspec.Struct, forbid_unknown_fields=True):
@@ -69,7 +74,7 @@ class BisectState(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A bisection as asked for."""
+    """A bisection as asked for. ``program``: a commit; GOOD's benchmarks when None, BAD's if GOOD has no gates yet."""
 
     good: str
     bad: str
@@ -80,6 +85,7 @@ class Request:
     provider: str = "*"
     seed: int = 0
     blocks: tuple[int, int] = (6, 12)
+    program: str | None = None
 
 
 @dataclass(slots=True)
@@ -97,8 +103,10 @@ def begin(request: Request, out: Path, repository: Repository) -> BisectState:
     if (out / FILE).exists():
         raise UsageError(f"--out: {out / FILE} exists", f"python -m ci bisect --resume --out {out}, or another --out")
     names = commits_between(repository, request.good, request.bad)
+    good = repository.resolve(request.good)
+    usual = "base" if repository.has(good, preparing.MARK) else names[-1]
     plan = BisectPlan(
-        good=repository.resolve(request.good),
+        good=good,
         bad=names[-1],
         commits=[Commit(name, repository.subject(name)) for name in names],
         case_set=request.case_set,
@@ -108,6 +116,7 @@ def begin(request: Request, out: Path, repository: Repository) -> BisectState:
         provider=request.provider,
         seed=request.seed,
         blocks=request.blocks,
+        program=usual if request.program is None else repository.resolve(request.program),
     )
     state = BisectState(plan)
     out.mkdir(parents=True, exist_ok=True)
@@ -148,6 +157,7 @@ def prepare(state: BisectState, commit: str, out: Path, repository: Repository) 
             seed=plan.seed,
             screen_blocks=plan.blocks[0],
             confirm_blocks=plan.blocks[1],
+            harness=plan.program,
         )
         preparing.prepare(request, folder, repository)
     return folder

@@ -186,6 +186,10 @@ def bisect(
     metric: Annotated[str, typer.Option(metavar="GLOB", help="Follow only these: device_us, cache_bytes, ...")] = "*",
     op: Annotated[str, typer.Option(metavar="GLOB", help="verify, commit, step, ...")] = "*",
     provider: Annotated[str, typer.Option(metavar="GLOB", help="recoverssm, full_state, ...")] = "*",
+    program: Annotated[
+        str | None,
+        typer.Option(metavar="REF", help="Commit whose benchmarks measure. [GOOD; BAD if that has no gates]"),
+    ] = None,
     blocks: Annotated[int, typer.Option(min=1, help="Blocks of four processes for a commit.")] = 6,
     confirm_blocks: Annotated[int, typer.Option(min=1, help="Fresh blocks where it looks changed.")] = 12,
     out: Annotated[Path, typer.Option(help="Folder of the gates and of the state.")] = Path("out/bisect"),
@@ -228,7 +232,7 @@ def bisect(
                 raise UsageError("expected GOOD and BAD, or --resume", "python -m ci bisect --help")
             drawn = random.randrange(2**31) if seed is None else seed
             filters = (metric, op, provider)
-            request = command.Request(good, bad, case_set, case, *filters, drawn, (blocks, confirm_blocks))
+            request = command.Request(good, bad, case_set, case, *filters, drawn, (blocks, confirm_blocks), program)
             if show_list:
                 end_with(command.preview(request, repository), as_json)
             state = command.begin(request, out, repository)

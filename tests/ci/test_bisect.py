@@ -187,6 +187,20 @@ def test_prepared_bisection_needs_no_git(fake_gate):
     assert bisect_report.as_json(result)["first_slower"] == names[1]
 
 
+def test_every_gate_is_measured_by_one_program(fake_gate):
+    """GOOD is older than gates, so it is BAD's, also where a commit between them has its own."""
+    (fake_gate.root / "ci" / "gate" / "plan.py").unlink()
+    good = fake_gate.commit(library())
+    names = [fake_gate.commit(slow(n), ci__gate__plan_DOT_py="", other=str(n)) for n in range(3)]
+
+    result = search(fake_gate, good, names[-1])
+
+    plans = [json.loads(path.read_text()) for path in (fake_gate.tmp / "bisect").glob("steps/*/plan.json")]
+    assert len(plans) > 1
+    assert {plan["harness"] for plan in plans} == {names[-1][:12]}
+    assert bisect_report.as_json(result)["first_slower"] == names[0]
+
+
 def test_folder_with_a_bisection_is_not_begun_again(fake_gate):
     good, names = history(fake_gate, slow(0))
     search(fake_gate, good, names[-1])
