@@ -2,14 +2,17 @@
 
 import random
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
 from benchmarks.harness.command_line import CommandLine
-from ci.exits import UsageError
+from ci.exits import MissingDataError, UsageError
 from ci.shell import JsonFlag, end_with, errors, print_json
+
+if TYPE_CHECKING:
+    from reports.sources import History
 
 app = CommandLine()
 Stores = Annotated[
@@ -49,17 +52,25 @@ def compare(
         if static:
             _compare_static(Path(a), Path(b), as_json)
             return
-        from ci.history.layout import default_stores
-        from reports.sources import read_stores
-
         from .compare import Filters, show
         from .compare import as_json as to_json
         from .compare import compare as hold
 
-        history = read_stores(stores or default_stores())
+        history = _read(stores)
         found = hold(history, a, b, Filters(case, metric, op, provider), gpu_model=gpu_model, anyway=anyway)
         print_json(to_json(found)) if as_json else show(found, Console(), everything=everything)
         raise typer.Exit(int(found.code))
+
+
+def _read(stores: list[str] | None) -> "History":
+    """Everything in these stores, or in those that are usual. Raises MissingDataError."""
+    from ci.history.layout import default_stores
+    from reports.sources import read_stores
+
+    try:
+        return read_stores(stores or default_stores())
+    except FileNotFoundError as error:
+        raise MissingDataError(str(error)) from error
 
 
 def _compare_static(a: Path, b: Path, as_json: bool) -> None:
@@ -163,12 +174,9 @@ def reproduce(
     What this machine has otherwise is told first. 0: printed; 3: no such thing; with --run 5 on another GPU model.
     """
     with errors(as_json):
-        from ci.history.layout import default_stores
-        from reports.sources import read_stores
-
         from . import reproduce as command
 
-        history = None if Path(what).is_dir() else read_stores(stores or default_stores())
+        history = None if Path(what).is_dir() else _read(stores)
         found = command.reproduce(history, what, case=case, metric=metric, op=op, gpu_model=gpu_model)
         print_json(command.as_json(found)) if as_json else command.show(found, Console(stderr=execute))
         raise typer.Exit(command.run(found) if execute else 0)

@@ -101,7 +101,7 @@ def _values(one: Measured) -> dict[Key, list[float]]:
     """Process medians of each timed series that enough processes of this night have."""
     table: dict[Key, list[float]] = {}
     for m in (m for record in one.records for m in record.measurements):
-        if m.contract not in EXACT_CONTRACTS and m.status == "ok" and m.value:
+        if m.contract not in EXACT_CONTRACTS and m.status == "ok" and m.value is not None and m.value > 0:
             table.setdefault(m.key, []).append(m.value)
     return {key: values for key, values in table.items() if night_value(values) is not None}
 
@@ -114,7 +114,12 @@ def _point(one: Measured, values: Sequence[float]) -> Point:
 
 def _adjusted(nights: Sequence[Measured], values: Sequence[float]) -> tuple[Sequence[float], float]:
     controls = [
-        [c.median_us for record in one.records for c in record.controls if (c.name, c.when) == (CONTROL, "start")]
+        [
+            control.median_us
+            for record in one.records
+            for control in record.controls
+            if (control.name, control.when) == (CONTROL, "start") and control.median_us > 0
+        ]
         for one in nights
     ]
     if not all(controls):

@@ -149,6 +149,13 @@ def test_name_that_nothing_bears_tells_the_newest_nights(tmp_path):
         compare(history, "latest~1", "latest", Filters(op="nothing"))
 
 
+def test_store_that_is_not_there_exits_3(tmp_path):
+    shown = run(tmp_path, "latest~1", "latest")
+
+    assert shown.exit_code == 3
+    assert "expected a folder" in shown.output
+
+
 def test_commit_measured_on_two_models_asks_which(tmp_path):
     history = stored(tmp_path, make_night(1, levels=QUIET), make_night(1, levels=QUIET, month=10, environment=H100))
 

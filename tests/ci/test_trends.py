@@ -93,6 +93,15 @@ def test_nights_of_few_processes_and_invalid_ones_do_not_count():
     assert series.values == pytest.approx([100.0, 100.0])
 
 
+def test_values_that_are_no_times_do_not_count():
+    made = night(0, 100.0)
+    bad = [replace(r, measurements=[replace(m, value=-1.0) for m in r.measurements]) for r in made.records[:1]]
+    strange = [replace(r, controls=[replace(c, median_us=0.0) for c in r.controls]) for r in made.records]
+
+    assert nightly_series([Measured(made.night, [*bad, *made.records[1:]])], POLICY) == []
+    assert nightly_series([Measured(made.night, strange)], POLICY)[0].values == pytest.approx([100.0])
+
+
 def test_flat_nights_are_quiet():
     found = examine(nights(noise(25)), POLICY)
 
