@@ -4,7 +4,6 @@ It may be ended and started again at any time, on the same GPU: what is measured
 no network.
 """
 
-import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,30 +14,25 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 from rich.console import Console
 
-from benchmarks.harness.environment import source_hash
 from benchmarks.harness.errors import LockHeldError
 from benchmarks.harness.lock import GpuLock
 from benchmarks.harness.records import samples_path
-from benchmarks.journal import boot_id, journal_path
+from benchmarks.journal import journal_path
 from ci.config import NightlyConfig, load_nightly
 from ci.exits import BrokenEnvironmentError, CommandError, Exit, Interrupted, UsageError
 from ci.gpus import CPU, Gpu, choose_gpus, find_gpus, require_usable
-from ci.processes import interruptible, run_child
+from ci.processes import interruptible
 from ci.progress import NightProgress
-from ci.starting import FORK_SERVER, ForkServer, Starter
+from ci.starting import Starter
 from ci.static import PROGRAM as STATIC_COMMAND
-from ci.static import compile_static
 from ci.succession import Succession
-from ci.trees import clean_env, prove_import
 
+from .building import SIDES, Building, require_whole
 from .evidence import Evidence
-from .listing import list_cases
-from .plan import HEAD_OWN, BlockStage, Plan, Process, State, blocks_to_try, load_plan, load_state, record_path, save
+from .plan import BlockStage, Plan, Process, State, blocks_to_try, load_plan, load_state, record_path, save
 from .result import Side
 from .times import suspected_cases
 
-SIDES: tuple[Side, Side] = ("base", "head")
-COMPILE_COMMAND = (*FORK_SERVER[:2], "benchmarks.compile_first")
 CPU_BLOCKS = 1
 """Times of a CPU fail nothing, and what is exact needs no repetition."""
 
@@ -89,16 +83,6 @@ def run(folder: Path, options: Options, console: Console) -> Exit:
         return Exit.PASS
 
 
-def require_whole(folder: Path, plan: Plan) -> None:
-    """Raises BrokenEnvironmentError where a tree is not what was prepared."""
-    for side in SIDES:
-        expected = plan.side(side)
-        for name, wanted in (("recoverssm", expected.source_hash), ("benchmarks", expected.program_hash)):
-            tree = folder / side / name
-            if not tree.is_dir() or source_hash(tree) != wanted:
-                raise BrokenEnvironmentError(f"{tree}: is not what was prepared", "copy the folder anew, all of it")
-
-
 @dataclass(slots=True)
 class Running:
     """One ``gate run`` on its way."""
@@ -112,25 +96,27 @@ class Running:
     begun_s: float
     longest_s: float = FIRST_GUESS_S
     config: NightlyConfig = field(init=False)
+    building: Building = field(init=False)
 
     def __post_init__(self) -> None:
         self.config = load_nightly(self.folder / "policy" / "nightly.toml")
+        self.building = Building(self.folder, self.plan, self.state, self.gpu, self.config, self.console)
 
     def run(self) -> None:
         (self.folder / "records").mkdir(exist_ok=True)
         save(self.folder, self.state)
-        self.prove()
+        self.building.prove()
         if self.state.broken:
             return
-        self.list_cases()
+        self.building.list_cases()
         for side in SIDES:
-            self.compile_static(side)
+            self.building.compile_static(side, self.options.static_command)
         with ExitStack() as stack:
             if self.gpu.uuid != CPU:
                 stack.enter_context(_locked(self.gpu, self.options.wait_s))
                 require_usable(self.gpu)
-                self.compile_first()
-            servers = self.start(stack)
+                self.building.compile_first()
+            servers = self.building.start(stack)
             if servers is None:
                 return
             self.measure("screen", servers, None)
@@ -141,94 +127,6 @@ class Running:
                 self.measure("confirm", servers, self.state.suspects)
         self.state.complete = True
         save(self.folder, self.state)
-
-    def env(self) -> Mapping[str, str]:
-        return self.gpu.child_env(clean_env(os.environ))
-
-    def prove(self) -> None:
-        """Each side imports its own library, or says why not; then there is nothing to measure."""
-        self.state.broken.clear()  # it may have been the machine
-        for side in SIDES:
-            why = prove_import(self.folder / side, self.env())
-            if why is not None:
-                self.state.broken[side] = why
-                self.say(f"{side}: {why}")
-        save(self.folder, self.state)
-
-    def list_cases(self) -> None:
-        """Ask the head's own program, where it differs, which cases it has."""
-        own = self.folder / (HEAD_OWN if self.plan.harness == "base" else "head")
-        if not own.is_dir():
-            return
-        if self.plan.harness == "own" and self.state.head_cases is None:
-            self.state.head_cases = list_cases(own, self.plan.case_set, self.plan.pattern)
-        elif self.plan.harness == "base" and self.state.vanished is None:
-            self.state.vanished = self._vanished(own)
-        save(self.folder, self.state)
-
-    def _vanished(self, own: Path) -> list[str]:
-        try:
-            kept = list_cases(own, self.plan.case_set, "*")
-        except CommandError as error:
-            self.say(f"head: {error}")
-            return self.plan.cases  # the set itself is gone, or its program cannot say
-        return [name for name in self.plan.cases if name not in kept]
-
-    def compile_static(self, side: Side) -> None:
-        """Static figures and fingerprints of one side; that there are none is told, and judged."""
-        out = self.folder / "static" / side
-        if (out / "report.json").exists():
-            return
-        out.mkdir(parents=True, exist_ok=True)
-        try:
-            compile_static(
-                self.plan.case_set,
-                [",".join(self.state.cases_of(side, self.plan))],
-                ",".join(self.plan.archs),
-                out,
-                self.console,
-                self.options.static_command,
-                cap_s=self.config.static.cap_s,
-                tree=self.folder / side,
-                cache=self.folder / "cache",
-            )
-            self.state.not_compiled.pop(side, None)
-        except CommandError as error:
-            self.state.not_compiled[side] = str(error)
-        save(self.folder, self.state)
-
-    def compile_first(self) -> None:
-        """Kernels of both sides into Triton's cache, once for each start of the machine."""
-        if self.state.built_in == boot_id() != "":
-            return
-        for side in SIDES:
-            chosen = ["--set", self.plan.case_set, "--case", ",".join(self.state.cases_of(side, self.plan))]
-            cap_s = self.config.precompile_cap_s
-            ended = run_child(
-                [*COMPILE_COMMAND, *chosen], env=self.env(), cwd=self.folder / side, cap_s=cap_s, on_line=self.say
-            )
-            if ended.code != Exit.PASS:
-                self.say(f"{side}: not all was compiled ahead: {ended.describe(cap_s)}")
-        self.state.built_in = boot_id()
-        save(self.folder, self.state)
-
-    def start(self, stack: ExitStack) -> Mapping[Side, Starter] | None:
-        """A parent for each side's processes; None where one side's program cannot run, which is noted.
-
-        Raises:
-            BrokenEnvironmentError: neither side's can: it is the machine.
-        """
-        servers: dict[Side, Starter] = {}
-        for side in SIDES:
-            try:
-                servers[side] = stack.enter_context(ForkServer(self.env(), self.folder / side))
-            except BrokenEnvironmentError as error:
-                if self.state.broken:
-                    raise
-                self.state.broken[side] = str(error)
-                self.say(f"{side}: {error}")
-        save(self.folder, self.state)
-        return None if self.state.broken else servers
 
     def measure(self, stage: BlockStage, servers: Mapping[Side, Starter], cases: list[str] | None) -> None:
         """Blocks of a stage until as many as needed count; spare ones take the place of those that do not."""
@@ -286,7 +184,7 @@ class Running:
         took_s = time.monotonic() - begun_s
         self.longest_s = took_s if self.longest_s == FIRST_GUESS_S else max(self.longest_s, took_s)
         if reason is not None:
-            self.state.failures[process.name] = reason
+            self.state.failures[process.name] = self.building.placeless(reason)
             save(self.folder, self.state)
         progress.process_ended("measured" if reason is None else f"no record: {reason}")
 
@@ -303,9 +201,6 @@ class Running:
             "--commit",
             self.plan.side(process.side).commit,
         ]
-
-    def say(self, line: str) -> None:
-        self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def _choose_gpu(options: Options, state: State) -> Gpu:

@@ -116,6 +116,7 @@ def test_a_head_that_does_not_import_does_not_build(fake_gate):
     result = fake_gate.gate(fake_gate.commit(library()), fake_gate.commit("import no_such_module\n"))
     assert kinds(result) == {"head-does-not-build"}
     assert "No module named 'no_such_module'" in result.findings[0].message
+    assert str(fake_gate.tmp) not in encode(result).decode()
     assert result.exit_code == Exit.INVALID
     assert result.verdicts == []
 
