@@ -4,7 +4,7 @@ import json
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -59,7 +59,9 @@ def reproduce(
     """
     folder = Path(name)
     if folder.is_dir():
-        return _of_gate(folder)
+        return _of_gate(
+            folder, lambda v: matches(v["case"], case) and matches(v["metric"], metric) and matches(v["op"], op)
+        )
     assert history is not None  # needed for everything else
     side = resolve(history, name, gpu_model)
     if side.night is None:
@@ -74,7 +76,8 @@ def reproduce(
     return _with_differences(_of_verdict(history, side, fits[0]), side.records[0].environment)
 
 
-def _of_gate(folder: Path) -> Reproduction:
+def _of_gate(folder: Path, fits: Callable[[dict[str, Any]], bool]) -> Reproduction:
+    """The gate judged again, then what measures its most urgent verdict that fits, or else all of it, anew."""
     if not (folder / GATE_FILES[0]).exists():
         raise UsageError(f"{folder}: expected a gate's folder, with {GATE_FILES[0]}", "python -m ci gate prepare")
     steps = [Step(["python", "-m", "ci", "gate", "judge", str(folder)])]
@@ -82,8 +85,11 @@ def _of_gate(folder: Path) -> Reproduction:
     verdict = folder / GATE_FILES[1]
     if verdict.exists():
         result = json.loads(verdict.read_bytes())
-        steps.append(Step(shlex.split(result["reproduce"])))
+        first = next((v for v in result["verdicts"] if v.get("reproduce") and fits(v)), None)
+        steps.append(Step(shlex.split((first or result)["reproduce"])))
         reason = f"{result['base']['commit'][:NAME_DIGITS]} to {result['head']['commit'][:NAME_DIGITS]}"
+        if first:
+            reason += f": {first['op']} {first['provider']} {first['metric']}, {first['case']}: {first['verdict']}"
         notes.append("the second one measures both commits anew")
     return Reproduction(what, reason, steps, notes=notes)
 

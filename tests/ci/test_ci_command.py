@@ -31,7 +31,12 @@ def no_process(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "command", [[], ["nightly"], ["doctor"], ["history"], ["calibrate"], ["calibrate", "collect"]], ids=" ".join
+    "command",
+    [
+        *([], ["nightly"], ["doctor"], ["history"], ["calibrate"], ["calibrate", "collect"]),
+        *([name] for name in ("compare", "backfill", "bisect", "reproduce", "trends")),
+    ],
+    ids=" ".join,
 )
 def test_help_has_an_example_and_no_boxes(command):
     result = invoke(*command, "--help")

@@ -139,13 +139,22 @@ def test_steps_run_in_order_up_to_the_first_that_fails(tmp_path):
 
 def test_gates_folder_is_judged_again_and_measured_anew(tmp_path):
     (tmp_path / "plan.json").write_text("{}")
-    result = {"base": {"commit": "a" * 40}, "head": {"commit": "b" * 40}, "reproduce": "python -m ci gate --base a"}
+    one = {"op": "verify", "provider": "recoverssm", "metric": "device_us", "case": "x", "verdict": "regressed"}
+    verdicts = [{**one, "op": op, "reproduce": f"python -m ci gate --base a --case {op}"} for op in ("conv", "verify")]
+    sides = {"base": {"commit": "a" * 40}, "head": {"commit": "b" * 40}}
+    result = {**sides, "reproduce": "python -m ci gate --base a", "verdicts": verdicts}
     (tmp_path / "verdict.json").write_text(json.dumps(result))
 
-    shown = CliRunner().invoke(app, ["reproduce", str(tmp_path)])
+    def last(*filters):
+        shown = CliRunner().invoke(app, ["reproduce", str(tmp_path), *filters])
+        assert shown.exit_code == 0
+        judge, measure = shown.output.splitlines()[-2:]
+        assert judge == f"python -m ci gate judge {tmp_path}"
+        return measure
 
-    assert shown.exit_code == 0
-    assert shown.output.splitlines()[-2:] == [f"python -m ci gate judge {tmp_path}", "python -m ci gate --base a"]
+    assert last() == "python -m ci gate --base a --case conv"
+    assert last("--op", "verify") == "python -m ci gate --base a --case verify"
+    assert last("--op", "commit") == "python -m ci gate --base a"
 
 
 def test_folder_that_is_no_gate_is_refused(tmp_path):
