@@ -4,6 +4,7 @@ What lies in a checkout or is installed beside it must never be measured in plac
 taken from git, never from the working tree, and a process that starts in such a folder is told to forget every other.
 """
 
+import os
 import subprocess
 import sys
 import tarfile
@@ -24,9 +25,6 @@ PROGRAM = ("benchmarks",)
 
 GIT_CAP_S = 120
 IMPORT_CAP_S = 180  # torch from a cold disk
-
-# Python variables that could put other files before, or into, the tree that a process starts in.
-STRANGE_PATHS = ("PYTHONPATH", "PYTHONSAFEPATH", "PYTHONHOME", "PYTHONSTARTUP")
 
 _PROBE = """
 import sys
@@ -151,8 +149,18 @@ def export_tree(repository: Repository, commit: str, folder: Path, *, program_of
 
 
 def clean_env(env: Mapping[str, str]) -> dict[str, str]:
-    """The environment without what could put other files before those of the folder that a process starts in."""
-    return {name: value for name, value in env.items() if name not in STRANGE_PATHS}
+    """The environment without what could put another library or program in place of that where a process starts.
+
+    Folders of PYTHONPATH that hold neither stay: a host may have its other packages there.
+    """
+    paths = env.get("PYTHONPATH", "").split(os.pathsep)
+    kept = [path for path in paths if Path(path).is_absolute() and not _holds_ours(Path(path))]
+    cleaned = {name: value for name, value in env.items() if name not in ("PYTHONPATH", "PYTHONSAFEPATH")}
+    return {**cleaned, **({"PYTHONPATH": os.pathsep.join(kept)} if kept else {})}
+
+
+def _holds_ours(folder: Path) -> bool:
+    return any((folder / name).exists() for name in (LIBRARY[0], *PROGRAM))
 
 
 def prove_import(folder: Path, env: Mapping[str, str]) -> str | None:

@@ -108,7 +108,14 @@ def test_a_package_elsewhere_on_the_path_does_not_come_before_the_tree(tmp_path)
     own, other = make_package(tmp_path / "own", ""), make_package(tmp_path / "other", "")
     env = {**os.environ, "PYTHONPATH": str(other), "PYTHONSAFEPATH": "1"}
     assert prove_import(own, env) is None
-    assert "PYTHONSAFEPATH" not in clean_env(env)
+    assert not {"PYTHONSAFEPATH", "PYTHONPATH"} & clean_env(env).keys()
+
+
+def test_folders_of_the_path_with_other_packages_stay(tmp_path):
+    ours, others = make_package(tmp_path / "ours", ""), tmp_path / "others"
+    (others / "msgspec").mkdir(parents=True)
+    path = os.pathsep.join((str(ours), "", ".", str(others)))
+    assert clean_env({"PYTHONPATH": path, "HOME": "/h"}) == {"PYTHONPATH": str(others), "HOME": "/h"}
 
 
 def test_an_installed_package_in_place_of_the_trees_is_named(tmp_path, monkeypatch):
