@@ -53,7 +53,7 @@ def commit_state(
 
     Each program reads its part of the source before it writes the final state, so final may equal source. Rows with
     ``commit_lens == 0`` are left bit for bit as they were, their boundaries too. Rows must not name each other's final
-    slots. A boundary gets the bits of a commit that ends there; what is accepted beyond it does not change them.
+    slots. What is accepted beyond a boundary, and which boundaries follow, does not change the bits that it gets.
 
     Args:
         checkpoint_states: per layer [P, H, V, K] fp32 or bf16.
