@@ -10,11 +10,11 @@ from rich.console import Console
 
 from benchmarks.harness.environment import source_hash
 from benchmarks.journal import boot_id
-from ci.config import NightlyConfig
+from ci.config import Fork, NightlyConfig
 from ci.exits import BrokenEnvironmentError, CommandError, Exit
 from ci.gpus import Gpu
 from ci.processes import run_child
-from ci.starting import FORK_SERVER, ForkServer, Starter
+from ci.starting import FORK_SERVER, ForkServer, FreshStarter, Starter
 from ci.static import compile_static
 from ci.trees import clean_env, prove_import
 
@@ -24,6 +24,7 @@ from .result import Side
 
 SIDES: tuple[Side, Side] = ("base", "head")
 COMPILE_COMMAND = (*FORK_SERVER[:2], "benchmarks.compile_first")
+MEASURE_COMMAND = (*FORK_SERVER[:2], "benchmarks.run")
 
 
 def require_whole(folder: Path, plan: Plan) -> None:
@@ -117,12 +118,16 @@ class Building:
         self.state.built_in = boot_id()
         save(self.folder, self.state)
 
-    def start(self, stack: ExitStack) -> Mapping[Side, Starter] | None:
-        """A parent for each side's processes; None where one side's program cannot run, which is noted.
+    def start(self, stack: ExitStack, fork: Fork) -> Mapping[Side, Starter] | None:
+        """What starts each side's processes: a parent that forks them, or new interpreters.
+
+        None where one side's program cannot run, which is noted.
 
         Raises:
             BrokenEnvironmentError: neither side's can: it is the machine.
         """
+        if fork == "no":
+            return {side: FreshStarter(MEASURE_COMMAND, self.env(), self.folder / side) for side in SIDES}
         servers: dict[Side, Starter] = {}
         for side in SIDES:
             try:

@@ -42,6 +42,9 @@ Wait = Annotated[float, typer.Option(min=0, metavar="SECONDS", help="Wait so lon
 MaxSeconds = Annotated[
     float | None, typer.Option(min=0, help="Start no process that would end later; run again to go on. Exit code 130.")
 ]
+ForkName = Annotated[
+    str, typer.Option("--fork", metavar="yes|no", help="Fork processes from a parent that has imported.")
+]
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="What gate prepare made.")]
 Out = Annotated[Path, typer.Option(help="Folder of the gate.")]
 
@@ -66,6 +69,7 @@ def gate(  # the options are the documentation
     gpus: Gpus = None,
     wait: Wait = 0.0,
     max_seconds: MaxSeconds = None,
+    fork: ForkName = "yes",
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the gate in --out.")] = False,
     show_list: Annotated[bool, typer.Option("--list", help="Print the cases of this checkout and end.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would run and end; nothing starts.")] = False,
@@ -95,7 +99,7 @@ def gate(  # the options are the documentation
             _prepare(request, out, console)
         elif approved_by:
             _approve(out, approved_by)
-        _run(out, gpus, wait, max_seconds, console)
+        _run(out, gpus, wait, max_seconds, fork, console)
         _judge(out, as_json)
 
 
@@ -133,6 +137,7 @@ def run(
     gpus: Gpus = None,
     wait: Wait = 0.0,
     max_seconds: MaxSeconds = None,
+    fork: ForkName = "yes",
     as_json: JsonFlag = False,
 ) -> None:
     """Measure what is missing in a prepared folder. Needs no git and no network.
@@ -140,7 +145,7 @@ def run(
     0: ready to be judged; 130: not all is measured, run it again.
     """
     with errors(as_json):
-        _run(folder, gpus, wait, max_seconds, Console(stderr=True))
+        _run(folder, gpus, wait, max_seconds, fork, Console(stderr=True))
         if as_json:
             print_json({"exit_code": 0, "next": f"python -m ci gate judge {folder}"})
         else:
@@ -233,11 +238,16 @@ def _approve(folder: Path, owner: str) -> None:
     approve(folder, owner)
 
 
-def _run(folder: Path, gpus: str | None, wait: float, max_seconds: float | None, console: Console) -> None:
+def _run(folder: Path, gpus: str | None, wait: float, max_seconds: float | None, fork: str, console: Console) -> None:
+    from ci.config import choose_fork, load_nightly
+
     from .running import Options
     from .running import run as measure
 
-    if measure(folder, Options(gpus, wait, max_seconds), console) != Exit.PASS:
+    chosen = choose_fork(fork, load_nightly())
+    if chosen == "mixed":
+        raise UsageError("--fork: expected yes or no: both sides' processes begin alike, got 'mixed'")
+    if measure(folder, Options(gpus, wait, max_seconds, fork=chosen), console) != Exit.PASS:
         console.print(f"go on: python -m ci gate run {folder}", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(int(Exit.INTERRUPTED))
 

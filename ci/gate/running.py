@@ -18,7 +18,7 @@ from benchmarks.harness.errors import LockHeldError
 from benchmarks.harness.lock import GpuLock
 from benchmarks.harness.records import samples_path
 from benchmarks.journal import journal_path
-from ci.config import NightlyConfig, load_nightly
+from ci.config import Fork, NightlyConfig, load_nightly
 from ci.exits import BrokenEnvironmentError, CommandError, Exit, Interrupted, UsageError
 from ci.gpus import CPU, Gpu, choose_gpus, find_gpus, require_usable
 from ci.processes import interruptible
@@ -48,6 +48,7 @@ class Options:
     wait_s: float = 0.0
     max_s: float | None = None
     static_command: Sequence[str] = STATIC_COMMAND
+    fork: Fork = "yes"  # "no": each process is a new interpreter, and takes some seconds longer
 
 
 class OutOfTime(Exception):
@@ -116,7 +117,7 @@ class Running:
                 stack.enter_context(_locked(self.gpu, self.options.wait_s))
                 require_usable(self.gpu)
                 self.building.compile_first()
-            servers = self.building.start(stack)
+            servers = self.building.start(stack, self.options.fork)
             if servers is None:
                 return
             self.measure("screen", servers, None)

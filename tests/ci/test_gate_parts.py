@@ -200,6 +200,15 @@ def test_a_run_that_is_cut_short_goes_on_and_finds_what_one_run_finds(fake_gate)
     assert again == [sides[0].name, sides[1].name]  # half a pair is no pair
 
 
+def test_processes_that_are_not_forked_find_the_same(fake_gate):
+    base, head = fake_gate.commit(library()), fake_gate.commit(slower(10))
+    sizes = {"screen_blocks": 4, "confirm_blocks": 4}
+    forked = fake_gate.gate(base, head, **sizes)
+    folder = fake_gate.prepare(base, head, name="fresh", **sizes)
+    assert fake_gate.run(folder, fork="no") == Exit.PASS
+    assert encode_result(judge(folder)) == encode_result(forked)
+
+
 def test_a_gate_goes_on_where_it_began_and_on_no_other_card(fake_gate):
     base = fake_gate.commit(library())
     folder = fake_gate.prepare(base, base)
