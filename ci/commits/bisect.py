@@ -16,7 +16,7 @@ import msgspec
 from rich.console import Console
 
 from ci.config import Key
-from ci.exits import CommandError, Exit, MissingDataError, UsageError
+from ci.exits import Exit, MissingDataError, UsageError
 from ci.gate import prepare as preparing
 from ci.gate import running
 from ci.gate.judge import judge
@@ -51,6 +51,7 @@ class BisectPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """
 
     good: str
+    good_source: str  # git's hash of its library, as of the commits
     bad: str
     commits: list[Commit]  # after GOOD up to BAD
     case_set: str
@@ -74,7 +75,7 @@ class BisectState(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A bisection as asked for. ``program``: a commit; GOOD's benchmarks when None, BAD's if GOOD has no gates yet."""
+    """A bisection as asked for. ``program``: a commit; None for GOOD's, BAD's or HEAD's, the first that has gates."""
 
     good: str
     bad: str
@@ -104,11 +105,11 @@ def begin(request: Request, out: Path, repository: Repository) -> BisectState:
         raise UsageError(f"--out: {out / FILE} exists", f"python -m ci bisect --resume --out {out}, or another --out")
     names = commits_between(repository, request.good, request.bad)
     good = repository.resolve(request.good)
-    usual = "base" if repository.has(good, preparing.MARK) else names[-1]
     plan = BisectPlan(
         good=good,
+        good_source=_library(repository, good),
         bad=names[-1],
-        commits=[Commit(name, repository.subject(name)) for name in names],
+        commits=[Commit(name, repository.subject(name), _library(repository, name)) for name in names],
         case_set=request.case_set,
         pattern=request.pattern,
         metric=request.metric,
@@ -116,12 +117,25 @@ def begin(request: Request, out: Path, repository: Repository) -> BisectState:
         provider=request.provider,
         seed=request.seed,
         blocks=request.blocks,
-        program=usual if request.program is None else repository.resolve(request.program),
+        program=_usual_program(repository, good, names[-1])
+        if request.program is None
+        else repository.resolve(request.program),
     )
     state = BisectState(plan)
     out.mkdir(parents=True, exist_ok=True)
     save(state, out)
     return state
+
+
+def _library(repository: Repository, commit: str) -> str:
+    return repository.hash_of(commit, LIBRARY[0]) if repository.has(commit, LIBRARY[0]) else ""
+
+
+def _usual_program(repository: Repository, good: str, bad: str) -> str:
+    """GOOD's, else BAD's, else that of what is checked out: the first that knows of gates."""
+    if repository.has(good, preparing.MARK):
+        return "base"
+    return bad if repository.has(bad, preparing.MARK) else repository.resolve("HEAD")
 
 
 def preview(request: Request, repository: Repository) -> dict[str, Any]:
@@ -146,8 +160,14 @@ def load(out: Path) -> BisectState:
 
 
 def prepare(state: BisectState, commit: str, out: Path, repository: Repository) -> Path:
-    """The folder of the gate between GOOD and this commit, filled where it is not yet. Raises as ``gate prepare``."""
-    plan, folder = state.plan, out / STEPS / commit[:NAME_DIGITS]
+    """The folder of the gate between GOOD and this commit, or the first with its library; filled where it is not yet.
+
+    Raises as ``gate prepare``.
+    """
+    plan = state.plan
+    source = {one.commit: one.source_hash for one in plan.commits}[commit]
+    commit = next(one.commit for one in plan.commits if one.commit == commit or (source and one.source_hash == source))
+    folder = out / STEPS / commit[:NAME_DIGITS]
     if not (folder / PLAN_FILE).exists():
         request = preparing.Request(
             base=plan.good,
@@ -203,31 +223,24 @@ class _Asking:
 
     def ask(self, commit: Commit) -> Step:
         """What is known of a commit already, or is found out now and kept."""
-        known = self.state.steps.get(commit.commit) or self._by_sources(commit.commit)
+        known = self.state.steps.get(commit.commit) or self._by_sources(commit)
         step = known or self._measure(commit)
         self.state.steps[commit.commit] = step
         save(self.state, self.out)
         self._say(f"{commit}: {step.answer}: {step.reason}")
         return step
 
-    def _by_sources(self, commit: str) -> Step | None:
+    def _by_sources(self, commit: Commit) -> Step | None:
         """What is known of another commit with the same library."""
-        own = self._library(commit)
-        if own is None:
-            return None
-        if own == self._library(self.state.plan.good):
+        plan = self.state.plan
+        if commit.source_hash == plan.good_source:
             return Step(answer="good", reason="the same sources as GOOD", is_measured=False)
-        for other, step in self.state.steps.items():
-            if step.is_measured and self._library(other) == own:
-                reason = f"the same sources as {other[:NAME_DIGITS]}: {step.reason}"
+        for other in plan.commits:
+            step = self.state.steps.get(other.commit)
+            if step is not None and step.is_measured and commit.source_hash == other.source_hash:
+                reason = f"the same sources as {other.short}: {step.reason}"
                 return msgspec.structs.replace(step, reason=reason, is_measured=False)
         return None
-
-    def _library(self, commit: str) -> str | None:
-        try:
-            return self.repository.hash_of(commit, LIBRARY[0])
-        except CommandError:  # no git here, or no library in it
-            return None
 
     def _measure(self, commit: Commit) -> Step:
         try:
@@ -295,6 +308,8 @@ def understand(result: GateResult, fits: Sequence[GateVerdict]) -> Step:
 def prepare_all(state: BisectState, out: Path, repository: Repository, say: Callable[[str], None]) -> None:
     """Every gate that may be asked for, so that measuring needs no git; what cannot be prepared will be skipped."""
     for number, commit in enumerate(state.plan.commits, start=1):
+        if commit.source_hash == state.plan.good_source:
+            continue
         say(f"gate {number} of {len(state.plan.commits)}: {commit}")
         try:
             prepare(state, commit.commit, out, repository)

@@ -196,7 +196,7 @@ def bisect(
     provider: Annotated[str, typer.Option(metavar="GLOB", help="recoverssm, full_state, ...")] = "*",
     program: Annotated[
         str | None,
-        typer.Option(metavar="REF", help="Commit whose benchmarks measure. [GOOD; BAD if that has no gates]"),
+        typer.Option(metavar="REF", help="Commit whose benchmarks measure; GOOD, BAD or HEAD, the first with gates."),
     ] = None,
     blocks: Annotated[int, typer.Option(min=1, help="Blocks of four processes for a commit.")] = 6,
     confirm_blocks: Annotated[int, typer.Option(min=1, help="Fresh blocks where it looks changed.")] = 12,
@@ -245,7 +245,7 @@ def bisect(
                 end_with(command.preview(request, repository), as_json)
             state = command.begin(request, out, repository)
         if prepare:
-            command.prepare_all(state, out, repository, console.print)
+            command.prepare_all(state, out, repository, lambda text: console.print(text, markup=False, soft_wrap=True))
             end_with({"prepared": str(out), "next": f"python -m ci bisect --resume --out {out}"}, as_json)
         result = command.run(state, out, repository, Options(gpus, wait, max_seconds), console)
         print_json(to_json(result)) if as_json else show(result, Console())
