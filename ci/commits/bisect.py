@@ -262,7 +262,7 @@ class _Asking:
         plan = self.state.plan
         fits = [one for one in result.verdicts if self._follows(one)]
         if commit == plan.bad and self.state.series is None:
-            slower = [one for one in fits if one.verdict == "regressed" and one.gated]  # strongest evidence first
+            slower = [one for one in fits if one.verdict == "regressed"]  # strongest evidence first
             if slower:
                 self.state.series = slower[0].key
                 self.state.others = ["/".join(one.key) for one in slower[1:]]
@@ -277,7 +277,7 @@ class _Asking:
             return one.key == self.state.series
         plan = self.state.plan
         globs = ((one.metric, plan.metric), (one.op, plan.op), (one.provider, plan.provider))
-        return all(fnmatchcase(name, glob) for name, glob in globs)
+        return one.gated and all(fnmatchcase(name, glob) for name, glob in globs)
 
     def _say(self, text: str) -> None:
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
@@ -287,7 +287,7 @@ def understand(result: GateResult, fits: Sequence[GateVerdict]) -> Step:
     """What a gate says of its head, by the verdict on what is followed; the most urgent one where that is open yet."""
     cannot = next((one for one in result.findings if one.kind in CANNOT), None)
     if not fits or fits[0].verdict in ("invalid", "missing", "new"):
-        why = fits[0].reason if fits else "the gate has no verdict on it"
+        why = fits[0].reason if fits else "the gate has no gated verdict on it"
         reason = cannot.message if cannot else why
         return Step(answer="skipped", reason=reason, is_measured=sum(result.n_blocks.values()) > 0)
     first = fits[0]
