@@ -27,6 +27,7 @@ from .base import (
     requested_bytes,
     rotations,
 )
+from .plan_places import NUM_PLACES, PlacedPlans
 
 STATE_LAUNCH = 1  # a commit launches its plan, states and conv windows, in this order
 
@@ -118,6 +119,13 @@ class PreparedRecoverSSM:
         self._contexts = [self._context(layer_set) for layer_set in self._sets]
         self._plan = CommitPlan(*torch.zeros((3, case.num_requests), dtype=torch.int32, device=device).unbind())
         self._fill_plan()
+        self._placed = PlacedPlans(
+            self._step.num_sampled,
+            self._step.query_start_loc,
+            self._slots,
+            spec_query_len=case.shape.spec_query_len,
+            num_places=NUM_PLACES if l2_bytes else 1,
+        )
         self._no_slots, self._none_sampled = torch.zeros_like(self._slots), torch.zeros_like(self._step.num_sampled)
 
     def _context(self, layer_set: LayerSet) -> recoverssm.CommitContext:
@@ -207,7 +215,7 @@ class PreparedRecoverSSM:
             "verify": [
                 partial(self._verify, layer_set, layer) for layer_set in self._sets for layer in range(num_layers)
             ],
-            "commit_plan": [self._fill_plan],
+            "commit_plan": list(self._placed.calls),
             "commit_state": [self._commit_state_call(layer_set) for layer_set in self._sets],
             "conv": [
                 partial(recoverssm.compact_conv, table, self._plan, conv_width=case.shape.conv_width)
@@ -357,8 +365,11 @@ class PreparedRecoverSSM:
 
         self._commit(self._contexts[0])
         self._fill_plan()
+        for call in self._placed.calls:
+            call()
         for name in ("commit_lens", "source_slots", "final_slots"):
-            checklist.equal("commit_plan", "differing", getattr(self._plan, name), getattr(plan, name), name)
+            filled = torch.stack([getattr(one, name) for one in (self._plan, *self._placed.plans)])
+            checklist.equal("commit_plan", "differing", filled, getattr(plan, name).expand_as(filled), name)
         owned = self._slots.long()
         unowned = torch.ones(self._num_slots, dtype=torch.bool, device=owned.device)
         unowned[owned] = False

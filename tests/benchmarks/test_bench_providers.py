@@ -25,6 +25,7 @@ from benchmarks.providers import (
 )
 from benchmarks.providers.bare import launches_of, num_programs
 from benchmarks.providers.full_state import _num_pools
+from benchmarks.providers.plan_places import NUM_PLACES, PAGE_BYTES
 from benchmarks.providers.recoverssm import _num_sets
 from recoverssm import committer, triton_compat
 from recoverssm.triton_compat import KernelLaunch
@@ -100,6 +101,28 @@ def test_calls_rotate_over_every_set_and_every_set_is_fit_for_timing():
     assert prepared.num_non_finite() == 0
     assert num_calls["verify"] == num_calls["commit_state"] == num_calls["commit"] == num_calls["step"] == 2
     assert num_calls["conv"] == -(-2 * l2_bytes // sizes.conv_history_bytes)
+
+
+def test_a_plan_is_timed_at_places_that_share_no_page():
+    case = tiny("kimi_k3_tp8_b32_t3_a2.73_fp32", num_requests=2)
+    prepared = RECOVERSSM.prepare(case, CPU, 0, base.layer_sizes(case).state_bytes)
+    (series,) = (one for one in prepared.series() if one.op == "commit_plan")
+    pages = [{t.data_ptr() // PAGE_BYTES for t in (*call.args[:3], call.args[3].commit_lens)} for call in series.calls]
+
+    assert len(pages) == NUM_PLACES
+    assert len(set().union(*pages)) == 4 * NUM_PLACES
+
+
+def test_a_plan_that_is_wrong_at_one_place_fails_its_check():
+    case = tiny("kimi_k3_tp8_b32_t3_a2.73_fp32", num_requests=2)
+    prepared = RECOVERSSM.prepare(case, CPU, 0, base.layer_sizes(case).state_bytes)
+    prepared._placed.calls = (*prepared._placed.calls[:-1], lambda: None)  # never filled
+    checklist = Checklist("case", "recoverssm", INTERPRETED)
+    prepared.check(checklist)
+
+    assert {(check.op, check.metric) for check in checklist.checks if not check.passed} == {
+        ("commit_plan", "differing")
+    }
 
 
 def test_costs_of_the_parts_add_up_to_the_step():
