@@ -39,24 +39,23 @@ class PlacedPlans:
         spec_query_len: int,
         num_places: int = NUM_PLACES,
     ) -> None:
-        unfilled = torch.full((3, len(state_indices)), -1, dtype=torch.int32, device=state_indices.device)
-        places = _copies([num_sampled, query_start_loc, state_indices, unfilled], num_places)
-        self.plans = [CommitPlan(*plan.unbind()) for *_, plan in places]
-        self.calls: tuple[Call, ...] = tuple(
-            partial(recoverssm.commit_plan, *rows, plan, spec_query_len=spec_query_len)
-            for (*rows, _), plan in zip(places, self.plans, strict=True)
-        )
+        plan = torch.full((3, len(state_indices)), -1, dtype=torch.int32, device=state_indices.device)
+        calls, self.plans = list[Call](), list[CommitPlan]()
+        for sampled, starts, slots, rows in _copies([num_sampled, query_start_loc, state_indices, plan], num_places):
+            own = CommitPlan(*rows.unbind())
+            self.plans.append(own)
+            calls.append(partial(recoverssm.commit_plan, sampled, starts, slots, own, spec_query_len=spec_query_len))
+        self.calls = tuple(calls)
 
 
 def _copies(tensors: Sequence[Tensor], num_places: int) -> list[list[Tensor]]:
     # One allocation, so that all places lie in few large pages of the card, as an engine's buffers do.
     sizes = [PAGE_BYTES * math.ceil(tensor.nbytes / PAGE_BYTES) for tensor in tensors]
-    memory = torch.empty(num_places * sum(sizes), dtype=torch.uint8, device=tensors[0].device)
+    device = tensors[0].device
     places = []
-    for place in memory.split(sum(sizes)):
-        own = [
-            part[: t.nbytes].view(t.dtype).view(t.shape) for part, t in zip(place.split(sizes), tensors, strict=True)
-        ]
+    for place in torch.empty((num_places, sum(sizes)), dtype=torch.uint8, device=device):
+        parts = torch.split(place, sizes)
+        own = [part[: t.nbytes].view(t.dtype).view(t.shape) for part, t in zip(parts, tensors, strict=True)]
         for copy, tensor in zip(own, tensors, strict=True):
             copy.copy_(tensor)
         places.append(own)
