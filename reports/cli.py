@@ -141,6 +141,7 @@ def table(
 def screenshot(
     site: Annotated[Path, typer.Option(help="Folder of a built site.")],
     out: Annotated[Path, typer.Option(help="PNG to write.")],
+    page: Annotated[str, typer.Option(help="Name of the page; its state may follow a #.")] = "index",
     dark: Annotated[bool, typer.Option("--dark", help="Dark theme.")] = False,
     width: Annotated[int, typer.Option(min=320, max=4000, help="Of the window, in pixels.")] = 1440,
     height: Annotated[int, typer.Option(min=320, max=8000, help="Of the window, in pixels.")] = 1200,
@@ -148,12 +149,12 @@ def screenshot(
 ) -> None:
     """Take a picture of a built site in headless Chromium.
 
-    Example: `python -m reports screenshot --site site --out docs/page.png --width 1440`
+    Example: `python -m reports screenshot --site site --page cases --out docs/pages/cases.png`
     """
     from reports.screenshot import BrowserError, take_screenshot
 
     try:
-        take_screenshot(site, out, dark=dark, width=width, height=height, full_page=full_page)
+        take_screenshot(site, out, page, dark=dark, width=width, height=height, full_page=full_page)
     except FileNotFoundError as error:
         _fail(error, USAGE)
     except BrowserError as error:

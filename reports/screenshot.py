@@ -19,18 +19,21 @@ def find_browser() -> str:
     raise BrowserError(f"no Chromium found, tried {', '.join(BROWSERS)}; on Debian: apt-get install chromium")
 
 
-def take_screenshot(site: Path, out: Path, *, dark: bool, width: int, height: int, full_page: bool) -> None:
-    """Open ``site/index.html`` from the disk and write a PNG once its figures are drawn.
+def take_screenshot(
+    site: Path, out: Path, address: str, *, dark: bool, width: int, height: int, full_page: bool
+) -> None:
+    """Open a page of the site from the disk and write a PNG once its figures are drawn.
+
+    ``address``: ``cases`` or ``cases#case=NAME``; what follows ``#`` is the page's state.
 
     Raises:
-        FileNotFoundError: ``site`` holds no page.
+        FileNotFoundError: ``site`` holds no such page.
         BrowserError: what is missing and how to get it.
     """
-    index = site / "index.html"
-    if not index.is_file():
-        raise FileNotFoundError(
-            f"--site: expected a folder with index.html, got {site}; build one: python -m reports build"
-        )
+    name, mark, state = address.partition("#")
+    file = site / f"{name}.html"
+    if not file.is_file():
+        raise FileNotFoundError(f"expected the page {file}; build a site: python -m reports build --out {site}")
     try:
         from playwright.sync_api import sync_playwright
     except ModuleNotFoundError as error:
@@ -45,8 +48,8 @@ def take_screenshot(site: Path, out: Path, *, dark: bool, width: int, height: in
             color_scheme="dark" if dark else "light",
             reduced_motion="reduce",
         )
-        page.goto(index.resolve().as_uri())
-        charts = page.locator("section [data-chart]")
+        page.goto(file.resolve().as_uri() + mark + state)
+        charts = page.locator("main [data-chart]")
         for index_ in range(charts.count()):
             chart = charts.nth(index_)
             chart.scroll_into_view_if_needed()

@@ -1,11 +1,10 @@
-"""Writes the static site: one page, its scripts and styles, data as classic scripts, raw files as links only.
+"""Writes the static site: pages, their scripts and styles, data as classic scripts, raw files as links only.
 
 Everything is addressed relatively, so the site works from ``file://`` and under any path prefix.
 """
 
 import json
 import shutil
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -16,12 +15,11 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from benchmarks.harness.records import json_schema
-from reports import derive, text
-from reports.case_data import case_data
-from reports.cases import VERDICT_MARKS
-from reports.derive import Processes
+from reports import text
+from reports.pages.page import Content, Page, Site
+from reports.pages.registry import PAGES
 from reports.sources import CPU, History
-from reports.views import ModelView, model_view, raw_place, shown_past
+from reports.views import raw_place
 
 HERE = Path(__file__).parent
 MARKER = ".recoverssm-site"  # says that a folder is ours to overwrite
@@ -44,27 +42,28 @@ class Built:
     num_files: int
 
 
-def build_site(history: History, out: Path, *, raw: bool = True) -> Built:
+def build_site(history: History, out: Path, *, raw: bool = True, now: datetime | None = None) -> Built:
     """Write the whole site. ``raw=False`` leaves out the raw files, which name card and host.
 
     Raises:
         ForeignFolderError: before anything is written.
     """
     _claim(out)
-    views = [model_view(history, model, raw=raw) for model in history.gpu_models()]
-    cpu = model_view(history, CPU, raw=raw) if history.of(CPU) else None
-    compiled = [model_view(history, arch, raw=raw) for arch in history.archs()]
-    for view in [*views, *([cpu] if cpu else []), *compiled]:
-        _write_data(history, view, out)
+    site = Site(history, now or datetime.now(UTC), raw)
+    contents = {page: page.load(site) for page in PAGES}
+    for page, content in contents.items():
+        for key, data in content.data:
+            _write_script(out / "data" / f"{key}.js", key, data)
+        (out / f"{page.name}.html").write_text(_render(page, contents, site), encoding="utf-8")
     _copy_assets(out)
     if raw:
         _copy_raw(history, out)
     (out / "schema.json").write_text(json.dumps(json_schema(), indent=1) + "\n")
-    index = out / "index.html"
-    index.write_text(_render(history, views, cpu, compiled, raw=raw), encoding="utf-8")
-    gpu_nights, compiled_nights = (sum(len(history.of(view.model)) for view in some) for some in (views, compiled))
+    gpu, cpu, compiled = (
+        sum(len(history.of(model)) for model in models) for models in (history.gpu_models(), [CPU], history.archs())
+    )
     files = sum(path.is_file() for path in out.rglob("*"))
-    return Built(index, gpu_nights, len(history.of(CPU)), compiled_nights, files)
+    return Built(out / "index.html", gpu, cpu, compiled, files)
 
 
 def _claim(out: Path) -> None:
@@ -76,11 +75,11 @@ def _claim(out: Path) -> None:
     (out / MARKER).touch()
     for name in OWNED:
         shutil.rmtree(out / name, ignore_errors=True)
+    for page in out.glob("*.html"):
+        page.unlink()
 
 
-def _render(
-    history: History, views: Sequence[ModelView], cpu: ModelView | None, compiled: Sequence[ModelView], *, raw: bool
-) -> str:
+def _render(page: Page, contents: dict[Page, Content], site: Site) -> str:
     templates = Environment(
         loader=FileSystemLoader(HERE / "templates"),
         autoescape=True,
@@ -88,57 +87,20 @@ def _render(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    everything = [*views, *([cpu] if cpu else []), *compiled]
-    return templates.get_template("index.html.j2").render(
-        views=views,
-        cpu=cpu,
-        compiled=compiled,
-        red=[view for view in everything if view.newest.red],
-        damaged=history.damaged,
-        raw=raw,
-        marks=VERDICT_MARKS,
-        built=text.utc(datetime.now(UTC).isoformat()),
+    return templates.get_template(f"{page.name}.html.j2").render(
+        page=page,
+        view=contents[page].view,
+        missing=contents[page].missing,
+        navigation=[(other, contents[other].missing) for other in contents],
+        raw=site.raw,
+        built=text.utc(site.now.isoformat()),
     )
-
-
-def _write_data(history: History, view: ModelView, out: Path) -> None:
-    nights, past = shown_past(history, view.model)
-    folder = out / "data" / view.slug
-    folder.mkdir(parents=True)
-    names = [row.name for row in view.rows]
-    _write_script(folder / "night.js", f"{view.slug}/night", _night_data(names, view.prefix, past[-1].processes))
-    for name in names:
-        key = f"{view.slug}/case-{text.file_slug(name)}"
-        _write_script(out / "data" / f"{key}.js", key, case_data(name, nights[-1], nights, past))
-
-
-def _night_data(names: Sequence[str], prefix: str, processes: Processes) -> dict[str, Any]:
-    """Device times of all cases, for the figure that compares them."""
-    pairs = {
-        "verify": (derive.VERIFY, derive.FULL_VERIFY),
-        "commit": (derive.COMMIT, None),
-        "step": (derive.STEP, derive.FULL_STEP),
-    }
-    files = {name: f"case-{text.file_slug(name)}" for name in names}
-    data: dict[str, Any] = {"cases": list(names), "prefix": prefix, "files": files}
-    for op, (ours, full) in pairs.items():
-        data[op] = {"RecoverSSM": [_bar(processes, ours, name) for name in names]}
-        if full is not None:
-            data[op]["full state"] = [_bar(processes, full, name) for name in names]
-    return data
-
-
-def _bar(processes: Processes, series: derive.Series, case: str) -> dict[str, Any] | None:
-    figure = processes.figure(series, case)
-    if figure.median is None:
-        return None
-    shown = f"{text.micros(figure.median)} µs ({text.span(figure, 'us') or '1 process'})"
-    return {"median": figure.median, "low": figure.low, "high": figure.high, "text": shown}
 
 
 def _write_script(path: Path, key: str, data: Any) -> None:
     # A classic script, because pages opened from file:// may not fetch JSON. ensure_ascii also escapes U+2028.
     body = json.dumps(data, allow_nan=False, separators=(",", ":"))
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"(window.{GLOBAL}=window.{GLOBAL}||{{}})[{json.dumps(key)}]={body};\n", encoding="ascii")
 
 

@@ -1,8 +1,36 @@
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.reports.golden import write_history
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+
+@pytest.fixture(scope="module")  # one Playwright at a time: pictures are taken by one of their own
+def browser() -> Iterator["Browser"]:
+    from playwright.sync_api import sync_playwright
+
+    from reports.screenshot import FLAGS, find_browser
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=find_browser(), args=list(FLAGS))
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="session")
+def empty_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site of a store without any night."""
+    from reports.site import build_site
+    from reports.sources import History
+
+    out = tmp_path_factory.mktemp("empty")
+    build_site(History(), out)
+    return out
 
 
 @pytest.fixture(scope="session")

@@ -84,7 +84,7 @@ def test_a_screenshot_of_no_site_is_a_usage_error(tmp_path):
     code, output = run("screenshot", "--site", tmp_path, "--out", tmp_path / "page.png")
 
     assert code == 2
-    assert "build one: python -m reports build" in output
+    assert "build a site: python -m reports build" in output
 
 
 @pytest.mark.parametrize("command", [[], ["build"], ["table"], ["screenshot"]], ids=" ".join)

@@ -15,11 +15,18 @@ from tests.reports.golden import HEADLINE, HOST, SKIP_REASON, UUID, NightPlan, g
 
 
 def build(store: Path, out: Path, *, raw: bool = True) -> str:
-    """Build a site and return its page."""
+    """Build a site and return the text of its pages, in the order of the navigation."""
     from reports.site import build_site
     from reports.sources import read_stores
 
-    return build_site(read_stores([str(store)]), out, raw=raw).index.read_text()
+    build_site(read_stores([str(store)]), out, raw=raw)
+    return pages(out)
+
+
+def pages(site: Path) -> str:
+    from reports.pages.registry import PAGES
+
+    return "".join((site / f"{page.name}.html").read_text() for page in PAGES)
 
 
 def one_night(folder: Path, plan: NightPlan, num_cases: int = 2) -> Store:
@@ -79,7 +86,7 @@ def test_what_was_compiled_has_a_section_of_its_own_and_is_no_gpu(tmp_path):
 
     built = build_site(history, tmp_path / "site")
     assert (built.num_gpu_nights, built.num_cpu_nights, built.num_compiled_nights) == (1, 0, 1)
-    page = built.index.read_text()
+    page = pages(tmp_path / "site")
     section = page[page.index('<section id="sm_103"') :]
     (row,) = re.findall(rf'<tr data-case="{HEADLINE}".*?</tr>', section, flags=re.S)
     shown = re.findall(r'<td class="number[^>]*>([^<]*)</td>', row)
@@ -90,8 +97,8 @@ def test_what_was_compiled_has_a_section_of_its_own_and_is_no_gpu(tmp_path):
 
 
 def test_all_addresses_are_relative_and_exist(golden_site):
-    page = (golden_site / "index.html").read_text()
-    addresses = re.findall(r"(?:href|src)=\"([^\"#]+)\"", page)
+    page = pages(golden_site)
+    addresses = re.findall(r"(?:href|src)=\"([^\"#]+)[\"#]", page)
 
     assert addresses
     for address in addresses:
@@ -99,7 +106,7 @@ def test_all_addresses_are_relative_and_exist(golden_site):
 
 
 def test_raw_records_and_samples_are_linked_and_copied_whole(golden_site, golden_store):
-    page = (golden_site / "index.html").read_text()
+    page = pages(golden_site)
     originals = sorted((golden_store / "records" / "nvidia-h200").iterdir())
 
     shown = [file for file in originals if file.name.startswith("20260104")]
@@ -126,7 +133,7 @@ def test_a_public_site_has_no_raw_file_and_no_link_to_one(golden_store, tmp_path
 
 
 def test_the_page_tells_night_commit_verdicts_and_that_it_is_red(golden_site):
-    page = (golden_site / "index.html").read_text()
+    page = pages(golden_site)
 
     assert "NVIDIA H200: the last night is red, regressed" in page
     assert "2026-01-04 02:59 UTC" in page
@@ -136,7 +143,7 @@ def test_the_page_tells_night_commit_verdicts_and_that_it_is_red(golden_site):
 
 
 def test_a_skipped_case_shows_its_reason_and_keeps_its_exact_memory(golden_site):
-    page = (golden_site / "index.html").read_text()
+    page = pages(golden_site)
     row = page[page.index(f"skipped: {SKIP_REASON}") :].split("</tr>")[0]
 
     assert "85.9" in row

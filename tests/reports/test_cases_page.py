@@ -1,55 +1,25 @@
-"""The page in real headless Chromium, opened from the disk."""
+"""The page of cases in real headless Chromium, opened from the disk."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.reports.browsing import is_light, opened
 from tests.reports.golden import HEADLINE, SKIPPED, NightPlan, golden_cases, write_night
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page
 
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator["Browser"]:
-    from playwright.sync_api import sync_playwright
-
-    from reports.screenshot import FLAGS, find_browser
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=find_browser(), args=list(FLAGS))
-        yield browser
-        browser.close()
+PAGE = "cases.html"
 
 
 @pytest.fixture(scope="module")
 def desk(browser: "Browser", golden_site: Path) -> Iterator["Page"]:
     """The golden page on a desk, shared by tests that each set what they look at: loading plotly takes a second."""
-    with opened(browser, golden_site) as page:
+    with opened(browser, golden_site, PAGE) as page:
         yield page
-
-
-@contextmanager
-def opened(browser: "Browser", site: Path, *, scheme: str = "light", width: int = 1440) -> Iterator["Page"]:
-    """The page, checked on leaving: no console error, no exception, no failed request, nothing from a network."""
-    problems: list[str] = []
-    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme, reduced_motion="reduce")
-    page.set_default_timeout(15_000)
-    page.on("console", lambda message: problems.append(message.text) if message.type in ("error", "warning") else None)
-    page.on("pageerror", lambda error: problems.append(str(error)))
-    page.on("requestfailed", lambda request: problems.append(f"failed: {request.url}"))
-    page.on("request", lambda request: problems.append(request.url) if not is_local(request.url) else None)
-    page.goto((site / "index.html").as_uri())
-    yield page
-    page.close()
-    assert problems == []
-
-
-def is_local(url: str) -> bool:
-    return url.startswith(("file:", "data:", "blob:"))
 
 
 def h200(page: "Page", selector: str) -> "Locator":
@@ -74,11 +44,6 @@ def draw(page: "Page", chart: str) -> "Locator":
     return figure
 
 
-def is_light(page: "Page") -> bool:
-    background = page.evaluate("getComputedStyle(document.body).backgroundColor")
-    return sum(map(int, background[4:-1].split(","))) > 3 * 128
-
-
 def test_the_page_shows_tiles_forty_cases_and_figures_in_the_light(desk):
     h200(desk, "[data-case-choice]").select_option(HEADLINE)
 
@@ -93,7 +58,7 @@ def test_the_page_shows_tiles_forty_cases_and_figures_in_the_light(desk):
 def test_the_page_follows_a_dark_system_and_its_button_and_so_do_figures(browser, golden_site):
     from playwright.sync_api import expect
 
-    with opened(browser, golden_site, scheme="dark") as page:
+    with opened(browser, golden_site, PAGE, scheme="dark") as page:
         drawing = draw(page, "history").locator(".main-svg").first
         draw(page, "cases")
         assert not is_light(page)
@@ -113,8 +78,8 @@ def test_a_page_without_nights_says_so_and_does_not_load_plotly(browser, tmp_pat
     (tmp_path / "store").mkdir()
     build_site(read_stores([str(tmp_path / "store")]), tmp_path / "site")
 
-    with opened(browser, tmp_path / "site") as page:
-        assert "No GPU night is recorded" in page.locator("main").inner_text()
+    with opened(browser, tmp_path / "site", PAGE) as page:
+        assert "No night is recorded" in page.locator("main").inner_text()
         assert page.evaluate("window.Plotly === undefined")
 
 
@@ -187,7 +152,7 @@ def test_every_history_figure_draws_one_dot_per_process(desk, metric, lines):
 
 
 def test_a_phone_scrolls_only_downwards(browser, golden_site):
-    with opened(browser, golden_site, width=390) as page:
+    with opened(browser, golden_site, PAGE, width=390) as page:
         draw(page, "history")
 
         assert page.evaluate("document.documentElement.scrollWidth") == 390
@@ -195,7 +160,7 @@ def test_a_phone_scrolls_only_downwards(browser, golden_site):
 
 @pytest.mark.parametrize("width", [1280, 1440])
 def test_a_desk_shows_every_column_of_the_wide_tables(browser, golden_site, width):
-    with opened(browser, golden_site, width=width) as page:
+    with opened(browser, golden_site, PAGE, width=width) as page:
         h200(page, "[data-series] td").first.wait_for(state="attached")
         page.evaluate("document.querySelectorAll('details').forEach(element => { element.open = true; })")
 
@@ -206,7 +171,7 @@ def test_a_desk_shows_every_column_of_the_wide_tables(browser, golden_site, widt
 def test_a_table_that_goes_on_to_the_right_fades_there_until_its_end(browser, golden_site):
     from playwright.sync_api import expect
 
-    with opened(browser, golden_site, width=390) as page:
+    with opened(browser, golden_site, PAGE, width=390) as page:
         box = h200(page, ".scroll:has(> table.cases)")
         expect(box).to_have_class("scroll more")
 
@@ -216,7 +181,7 @@ def test_a_table_that_goes_on_to_the_right_fades_there_until_its_end(browser, go
 
 
 def test_the_sentence_of_a_verdict_stands_whole_below_its_series(browser, golden_site):
-    with opened(browser, golden_site, width=390) as page:
+    with opened(browser, golden_site, PAGE, width=390) as page:
         h200(page, "[data-series] td").first.wait_for(state="attached")
         page.evaluate("document.querySelectorAll('details').forEach(element => { element.open = true; })")
         sentence = h200(page, "[data-series] .remark p").first
@@ -235,7 +200,7 @@ def test_a_single_night_draws_no_line_over_nights(browser, golden_site, tmp_path
     build_site(read_stores([str(tmp_path / "store")]), tmp_path / "site")
 
     for site, is_drawn in ((tmp_path / "site", False), (golden_site, True)):
-        with opened(browser, site) as page:
+        with opened(browser, site, PAGE) as page:
             assert h200(page, ".spark svg").first.is_visible() == is_drawn
             h200(page, "[data-series] td").first.wait_for(state="attached")
             assert h200(page, ".spark svg").first.is_visible() == is_drawn
@@ -253,11 +218,11 @@ def test_hostile_strings_run_nowhere(browser, tmp_path):
     write_night(Store(tmp_path / "store"), NightPlan(1, exit_code=1, red_case=attack), cases)
     build_site(read_stores([str(tmp_path / "store")]), tmp_path / "site")
 
-    with opened(browser, tmp_path / "site") as page:
+    with opened(browser, tmp_path / "site", PAGE) as page:
         h200(page, "[data-series] td").first.wait_for(state="attached")
         draw(page, "history")
         draw(page, "cases")
 
-        assert page.title() == "RecoverSSM nights"
+        assert page.title() == "Cases · RecoverSSM nights"
         assert page.locator("img").count() == 0
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")

@@ -1,0 +1,9 @@
+"""All pages, in the order of the navigation. The first is the one people open."""
+
+from reports.pages import cases, today
+from reports.pages.page import Page
+
+PAGES: tuple[Page, ...] = (
+    today.PAGE,
+    cases.PAGE,
+)

@@ -1,0 +1,40 @@
+"""Pages in real headless Chromium, opened from the disk."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+
+@contextmanager
+def opened(
+    browser: "Browser", site: Path, address: str, *, scheme: str = "light", width: int = 1440
+) -> Iterator["Page"]:
+    """A page, checked on leaving: no console error, no exception, no failed request, nothing from a network.
+
+    ``address``: file of the site, with its state after ``#``.
+    """
+    problems: list[str] = []
+    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme, reduced_motion="reduce")
+    page.set_default_timeout(15_000)
+    page.on("console", lambda message: problems.append(message.text) if message.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("requestfailed", lambda request: problems.append(f"failed: {request.url}"))
+    page.on("request", lambda request: problems.append(request.url) if not is_local(request.url) else None)
+    name, mark, state = address.partition("#")
+    page.goto((site / name).as_uri() + mark + state)
+    yield page
+    page.close()
+    assert problems == []
+
+
+def is_local(url: str) -> bool:
+    return url.startswith(("file:", "data:", "blob:"))
+
+
+def is_light(page: "Page") -> bool:
+    background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    return sum(map(int, background[4:-1].split(","))) > 3 * 128
