@@ -10,7 +10,8 @@ import numpy as np
 
 from benchmarks.harness.stats.calibration import Floats, Limits
 from benchmarks.harness.stats.gate_power import DESIGN
-from benchmarks.harness.stats.paired import RATE, PairLimits, detectable_pct
+from benchmarks.harness.stats.modes import mode_distance_pct
+from benchmarks.harness.stats.paired import RATE, PairLimits, detectable_pct, rate_with
 from ci.config import THRESHOLDS_FILE
 from ci.exits import MissingDataError
 from ci.gate.times import limits_of
@@ -116,7 +117,8 @@ def _series(
 ) -> list[SeriesTrust]:
     rows = []
     for index, one in enumerate(data.series):
-        sd_pct = _pooled_sd_pct([kinds.plain[:, index] for kinds in occasions])
+        columns = [kinds.plain[:, index] for kinds in occasions]
+        sd_pct, modes_pct = _pooled_sd_pct(columns), _modes_pct(columns)
         rows.append(
             SeriesTrust(
                 metric=one.metric,
@@ -128,8 +130,9 @@ def _series(
                 median_us=rounded(float(medians_us[index])),
                 process_sd_pct=rounded(sd_pct),
                 limit_pct=rounded(limits[index].limit_pct) or 0.0,
-                detectable_pct=_detectable(sd_pct, limits[index]),
-                noise_detectable_pct=_detectable(sd_pct, floorless[index]),
+                modes_pct=None if modes_pct is None else rounded(modes_pct),
+                detectable_pct=_detectable(sd_pct, modes_pct, limits[index]),
+                noise_detectable_pct=_detectable(sd_pct, modes_pct, floorless[index]),
                 found_pct={f"{f.delay_pct:g}": rounded(100 * f.real[index] / f.num_gates) or 0.0 for f in found},
             )
         )
@@ -144,8 +147,15 @@ def _pooled_sd_pct(columns: Sequence[Floats]) -> float:
     return 100 * math.sqrt(squares / freedom) if freedom else math.nan
 
 
-def _detectable(sd_pct: float, limits: PairLimits) -> float | None:
-    return rounded(detectable_pct(sd_pct, limits)) if math.isfinite(sd_pct) else None
+def _modes_pct(columns: Sequence[Floats]) -> float | None:
+    # Of one occasion: two levels of two occasions are no modes.
+    found = [mode_distance_pct([*np.exp(column)]) for column in columns]
+    return max((pct for pct in found if pct is not None), default=None)
+
+
+def _detectable(sd_pct: float, modes_pct: float | None, limits: PairLimits) -> float | None:
+    design = replace(DESIGN, rate=rate_with(modes_pct))
+    return rounded(detectable_pct(sd_pct, limits, design)) if math.isfinite(sd_pct) else None
 
 
 def _power(found: Found, occasions: Sequence[Kinds]) -> Power:

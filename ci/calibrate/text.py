@@ -72,7 +72,7 @@ def trust_markdown(record: TrustRecord) -> str:
     return "\n\n".join([*parts, _spreads(record.series)])
 
 
-_SERIES = ("provider", "op", "case", "median", "spread", "limit", "detectable", "without the floor")
+_SERIES = ("provider", "op", "case", "median", "spread", "modes apart", "limit", "detectable", "without the floor")
 
 
 def _series(one: SeriesTrust) -> tuple[str, ...]:
@@ -82,6 +82,7 @@ def _series(one: SeriesTrust) -> tuple[str, ...]:
         f"`{one.case}`",
         "–" if one.median_us is None else f"{one.median_us:.2f} us",
         _percent(one.process_sd_pct),
+        _percent(one.modes_pct),
         _percent(one.limit_pct),
         _percent(one.detectable_pct),
         _percent(one.noise_detectable_pct),

@@ -84,6 +84,7 @@ class SeriesTrust(Struct, frozen=True, kw_only=True):
     gated: bool
     median_us: float | None
     process_sd_pct: float | None  # of process medians on one occasion, pooled over occasions
+    modes_pct: float | None = None  # how far apart two modes of its processes are on an occasion; None: one mode
     limit_pct: float  # the least change that counts, absolute floor included
     detectable_pct: float | None  # found with 80 % power by the whole gate
     noise_detectable_pct: float | None  # the same without the absolute floor

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from benchmarks.harness.stats.calibration import GATE, WHOLE, Limits
-from benchmarks.harness.stats.paired import PairLimits
+from benchmarks.harness.stats.paired import PairLimits, detectable_pct
 from ci.__main__ import app
 from ci.calibrate import trust
 from ci.calibrate.dataset import fingerprint, merged, read, write
@@ -70,6 +70,22 @@ def test_loud_series_are_blind_and_worst_first(tmp_path):
     assert record.blind_pct["3"] == 25
     assert met(record)["series blind to 3 %"] is False
     assert record.power[0].real_pct < 85
+
+
+def test_series_of_two_modes_is_labelled_and_promises_less(tmp_path):
+    ops = {"verify": (300.0, 0.2), "conv": (50.0, 0.2)}
+    data = from_records(list(collection("one", ops, plain=24)))
+    slow = {(one.process, series.key) for one in data.processes[::2] for series in data.series if series.op == "conv"}
+    values = {
+        at: replace(value, median=value.median * (1.06 if at in slow else 1)) for at, value in data.values.items()
+    }
+    write(replace(data, values=values), tmp_path)
+
+    conv, verify = score(tmp_path, sizes=SIZES).series
+
+    assert (conv.op, verify.op, verify.modes_pct) == ("conv", "verify", None)
+    assert conv.modes_pct == pytest.approx(6, abs=0.5)
+    assert conv.detectable_pct > 1.1 * detectable_pct(conv.process_sd_pct, PairLimits())
 
 
 def test_limits_of_a_series_are_those_of_the_gate_with_its_floor(tmp_path):

@@ -10,6 +10,7 @@ from scipy import stats
 
 from benchmarks.harness.stats.modes import mode_distance_pct
 from benchmarks.harness.stats.paired import (
+    Design,
     Family,
     PairLimits,
     block_difference,
@@ -18,6 +19,7 @@ from benchmarks.harness.stats.paired import (
     estimate,
     judge_unsuspected,
     power,
+    rate_with,
     screen,
     sign_flip_p,
 )
@@ -248,6 +250,19 @@ def test_two_modes_raise_no_alarm_and_are_named():
     named = [j for j in blind if j.modes_pct is not None]
     assert len(named) > 0.7 * len(blind)  # five slow processes of twelve, or seven, leave too few of one mode
     assert named[0].reason.endswith("its processes fall into two modes 12 % apart")
+
+
+def test_a_screen_of_two_modes_promises_what_its_stricter_rate_finds():
+    diffs = blocks(0, [8 * n for n in NOISE])[:6]
+    near, apart = [10.0 + 0.01 * i for i in range(12)], [10.0] * 6 + [11.2] * 6
+
+    one, two = (screen(diffs, LIMITS, US, near, medians) for medians in (near, apart))
+
+    assert (one.modes_pct, two.modes_pct) == (None, pytest.approx(12))
+    assert two.detectable_pct > one.detectable_pct
+    assert two.detectable_pct == pytest.approx(
+        detectable_pct(100 * two.estimate.sd, LIMITS, Design(rate=rate_with(two.modes_pct)))
+    )
 
 
 def test_recorded_series_of_two_modes_are_labelled_and_quiet_ones_are_not():

@@ -14,7 +14,7 @@ from scipy import stats
 
 from .gate_power import DESIGN, SUSPICION_LEVEL
 from .modes import MIN_DISTANCE_PCT, mode_distance_pct
-from .paired import CAUTION_OF_MODES, RATE, PairLimits
+from .paired import PairLimits, rate_with
 
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
@@ -121,8 +121,8 @@ def adjusted(p: float, others: Floats) -> float:
 def _rate(confirm: Stage, index: int) -> float:
     sides = (confirm.base[:, index], confirm.head[:, index])
     near = np.log1p(MIN_DISTANCE_PCT / 100)
-    has_modes = any(np.ptp(side) >= near and mode_distance_pct([*np.exp(side)]) is not None for side in sides)
-    return RATE / CAUTION_OF_MODES if has_modes else RATE
+    modes = (mode_distance_pct([*np.exp(side)]) for side in sides if np.ptp(side) >= near)
+    return rate_with(next((pct for pct in modes if pct is not None), None))
 
 
 def _tail(excess: Floats, diffs: Floats) -> Floats:

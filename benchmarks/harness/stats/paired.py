@@ -38,6 +38,7 @@ __all__ = [  # one import for whoever judges pairs
     "estimate",
     "judge_unsuspected",
     "power",
+    "rate_with",
     "screen",
     "sign_flip_p",
 ]
@@ -171,7 +172,7 @@ def screen(
         estimate=e,
         estimate_pct=_pct(e.mean),
         p=p,
-        detectable_pct=detectable_pct(100 * e.sd, limits, replace(DESIGN, n_screen=e.n)),
+        detectable_pct=detectable_pct(100 * e.sd, limits, replace(DESIGN, n_screen=e.n, rate=rate_with(modes))),
         modes_pct=modes,
     )
 
@@ -216,6 +217,11 @@ def confirm(families: Sequence[Family], rate: float = RATE) -> list[PairJudgemen
     return judged
 
 
+def rate_with(modes_pct: float | None, rate: float = RATE) -> float:
+    """The rate for a series whose processes fall into modes so many percent apart; None: they do not."""
+    return rate if modes_pct is None else rate / CAUTION_OF_MODES
+
+
 def sign_flip_p(diffs: Sequence[float], margin_pct: float = 0.0) -> float:
     """One-sided p of "the mean is at most the margin" by flipping signs about it; at least 1/4096.
 
@@ -237,7 +243,7 @@ def _confirmed(
 ) -> PairJudgement:
     limits, is_up = family.limits, e.mean > 0
     q = above if is_up else below
-    rate = rate if modes is None else rate / CAUTION_OF_MODES
+    rate = rate_with(modes, rate)
     signs = family.diffs if is_up else [-d for d in family.diffs]
     design = replace(DESIGN, n_confirm=e.n, rate=rate, num_suspects=size)
     judged = replace(
