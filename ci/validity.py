@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from benchmarks.harness.drift import drift_pct
+from benchmarks.harness.quiet import ALWAYS_COUNT
 from benchmarks.harness.records import Attempt, Check, Control, Record, Verdict
 
 from .gpus import CPU
@@ -140,17 +141,37 @@ def failures_left_out(record: Record) -> list[str]:
 
 
 def disturbances(records: Sequence[Record]) -> list[str]:
-    """Told, not judged: foreign processes, throttling, processes that a record lost, controls that were taken twice."""
+    """Told, not judged: foreign processes, lost samples, processes that a record lost, controls taken twice."""
     notes = []
     for record in records:
         notes += [f"record {record.id}: {_early_end(attempt)}" for attempt in record.attempts]
         notes += [f"record {record.id}: {note}" for note in _twice_measured(record.controls)]
         if record.monitor.foreign_processes:
             notes.append(f"record {record.id}: other processes used the GPU: {record.monitor.foreign_processes}")
-        throttled = {reason: us for reason, us in sorted(record.monitor.throttle_us.items()) if us > 0}
-        if throttled:
-            times = ", ".join(f"{reason} {us / 1e3:.1f} ms" for reason, us in throttled.items())
-            notes.append(f"record {record.id}: throttled: {times}")
+        notes += [f"record {record.id}: {note}" for note in held_back([record])]
+    return notes
+
+
+def held_back(records: Sequence[Record]) -> list[str]:
+    """What the card's being held back cost: samples, by op, and heat wherever it was seen; empty where nothing.
+
+    The counters of whole processes say nothing else: "power" runs under any heavy traffic, with nothing dropped for it
+    (docs/measuring.md, "A quiet card").
+    """
+    timed = [m for record in records for m in record.measurements if m.n_samples or m.n_dropped]
+    ops = Counter(m.op for m in timed if m.n_dropped)
+    heat: Counter[str] = Counter()
+    for record in records:
+        heat.update({reason: us for reason, us in record.monitor.throttle_us.items() if reason in ALWAYS_COUNT and us})
+    notes = []
+    if ops:
+        shown = ", ".join(f"{op} {count}" for op, count in ops.most_common())
+        notes.append(
+            f"samples of {ops.total()} of {len(timed)} measured times were dropped: the card was held back ({shown})"
+        )
+    if heat:
+        shown = ", ".join(f"{reason} {us / 1e3:.1f} ms" for reason, us in sorted(heat.items()))
+        notes.append(f"heat or the board's limit held the card back: {shown}")
     return notes
 
 

@@ -8,6 +8,7 @@ import msgspec
 
 from ci.exits import Exit
 from ci.judging import URGENCY
+from ci.validity import held_back
 
 from .evidence import Evidence
 from .exact import judge_exact
@@ -121,12 +122,7 @@ def _notes(evidence: Evidence, num_alike: int) -> list[str]:
     disturbed = [r for r in evidence.records.values() if r.monitor.foreign_processes]
     if disturbed:
         notes.append(f"other processes used the GPU during {len(disturbed)} of {len(evidence.records)} processes")
-    throttled = sum(any(us > 0 for us in r.monitor.throttle_us.values()) for r in evidence.records.values())
-    if throttled:
-        notes.append(
-            f"the card was held back during {throttled} of {len(evidence.records)} processes (samples dropped)"
-        )
-    return notes
+    return notes + held_back(list(evidence.records.values()))
 
 
 def _environment(evidence: Evidence) -> str:

@@ -12,7 +12,7 @@ from ci.exits import Exit
 from ci.judging import judge
 from ci.night import Base, Tonight, choose_base, night_before
 from ci.policy import Alias, Aliases, KnownRegression, KnownRegressions, load_policy
-from ci.validity import disturbances
+from ci.validity import disturbances, held_back
 from tests.ci.nights import CASE, QUIET, drifting, exact, make_case, make_record, make_records, timed
 
 POLICY = load_policy()
@@ -394,7 +394,7 @@ def test_invalid_outweighs_missing_and_missing_outweighs_regressed():
     assert judged(broken, before).code == Exit.INVALID
 
 
-def test_foreign_processes_and_throttling_are_told():
+def test_foreign_processes_and_heat_are_told():
     monitor = records.MonitorSummary(foreign_processes=[4242], throttle_us={"thermal": 1500, "power": 0})
 
     notes = " ".join(judged(make_records(monitor=monitor)).notes)
@@ -402,6 +402,18 @@ def test_foreign_processes_and_throttling_are_told():
     assert "[4242]" in notes
     assert "thermal 1.5 ms" in notes
     assert "power" not in notes
+
+
+def test_a_card_that_is_held_back_is_told_by_the_samples_that_it_cost():
+    """The power counter runs under any heavy traffic; what was not dropped for it is no news."""
+    monitor = records.MonitorSummary(throttle_us={"power": 990_000, "thermal": 0})
+    quiet = [make_record([timed(v, throttle_us={"power": 50_000})], monitor=monitor) for v in QUIET]
+    lossy = make_record([timed(100.0, n_dropped=30), timed(9.0, op="commit")], monitor=monitor)
+
+    assert not any("held" in note or "power" in note for note in judged(quiet).notes)
+    assert held_back([*quiet, lossy]) == [
+        f"samples of 1 of {len(quiet) + 2} measured times were dropped: the card was held back (verify 1)"
+    ]
 
 
 def chosen_base(past, **changes):
