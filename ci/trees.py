@@ -102,7 +102,11 @@ class Repository:
         return self._must("rev-parse", "--verify", "--end-of-options", f"{commit}:{path}")
 
     def export(self, commit: str, paths: Sequence[str], folder: Path) -> None:
-        """Write the files below ``paths`` as the commit has them; a path that it lacks is left out."""
+        """Write the files below ``paths`` as the commit has them; a path that it lacks is left out.
+
+        Raises:
+            MissingDataError: a link leads out of the folder.
+        """
         present = [path for path in paths if self.has(commit, path)]
         folder.mkdir(parents=True, exist_ok=True)
         if not present:
@@ -118,7 +122,10 @@ class Repository:
                 )
             archive.seek(0)
             with tarfile.open(fileobj=archive) as tar:
-                tar.extractall(folder, filter="data")
+                try:
+                    tar.extractall(folder, filter="data")
+                except tarfile.FilterError as error:
+                    raise MissingDataError(f"commit {commit[:12]} cannot be laid out: {error}") from error
 
     def _must(self, *arguments: str) -> str:
         done = self._git(*arguments)
@@ -139,7 +146,7 @@ def export_tree(repository: Repository, commit: str, folder: Path, *, program_of
     """The library of ``commit`` and the measuring program of ``program_of`` (the same commit by default), side by side.
 
     Raises:
-        MissingDataError: the commit has no library.
+        MissingDataError: the commit has no library, or holds a link that leads out of it.
     """
     if not repository.has(commit, "recoverssm"):
         raise MissingDataError(f"commit {commit[:12]} has no folder recoverssm: nothing to measure")
@@ -175,5 +182,7 @@ def prove_import(folder: Path, env: Mapping[str, str]) -> str | None:
     if done.returncode:
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}, without a word"])[-1]
         return f"recoverssm cannot be imported: {last}"
+    if not done.stdout.strip():
+        return "recoverssm cannot be imported: it ends the process that tries"
     found, expected = Path(done.stdout.splitlines()[-1]), (folder / "recoverssm").resolve()
     return None if found == expected else f"recoverssm: expected from {expected}, imported from {found}"

@@ -98,6 +98,15 @@ def test_a_commit_without_the_library_has_nothing_to_measure(commits, tmp_path):
         export_tree(Repository(commits.root), commit, tmp_path / "tree")
 
 
+@pytest.mark.parametrize("target", ["/etc/passwd", "../../elsewhere"])
+def test_a_link_that_leads_out_of_a_commit_is_refused(commits, tmp_path, target):
+    (commits.root / "recoverssm").mkdir()
+    (commits.root / "recoverssm" / "link").symlink_to(target)
+    commit = commits.commit("a link")
+    with pytest.raises(MissingDataError, match=f"{commit[:12]} cannot be laid out: .*link"):
+        export_tree(Repository(commits.root), commit, tmp_path / "tree")
+
+
 def make_package(folder: Path, text: str) -> Path:
     (folder / "recoverssm").mkdir(parents=True)
     (folder / "recoverssm" / "__init__.py").write_text(text)
@@ -130,3 +139,8 @@ def test_an_installed_package_in_place_of_the_trees_is_named(tmp_path, monkeypat
 def test_a_library_that_does_not_import_is_told_in_its_own_words(tmp_path):
     broken = make_package(tmp_path / "broken", "import no_such_module\n")
     assert "No module named 'no_such_module'" in str(prove_import(broken, os.environ))
+
+
+@pytest.mark.parametrize("text", ["raise SystemExit(0)\n", "import os\nos._exit(0)\n"])
+def test_a_library_that_ends_the_process_that_imports_it_does_not_import(tmp_path, text):
+    assert "ends the process" in str(prove_import(make_package(tmp_path / "quitter", text), os.environ))
