@@ -17,6 +17,8 @@ from ci.validity import why_unsound
 from .plan import STAGES, BlockStage, Plan, Process, State, blocks_to_try, load_plan, load_state, record_path
 from .result import FindingKind, Side
 
+GONE = "is gone"
+
 
 @dataclass(frozen=True, slots=True)
 class Block:
@@ -36,7 +38,7 @@ class Evidence:
     Attributes:
         records: by process, with today's names of cases.
         reports: of ``ci static``, likewise.
-        unreadable: records that are damaged, with the reason.
+        damaged: files that cannot be read, or are gone, with the reason.
         strange, unsound, mixed: by name of the process or block, why it does not count.
     """
 
@@ -45,7 +47,7 @@ class Evidence:
     policy: Policy
     records: dict[Process, Record] = field(default_factory=dict)
     reports: dict[Side, Mapping[str, Any]] = field(default_factory=dict)
-    unreadable: dict[str, str] = field(default_factory=dict)
+    damaged: dict[str, str] = field(default_factory=dict)
     strange: dict[str, str] = field(default_factory=dict)
     unsound: dict[str, str] = field(default_factory=dict)
     mixed: dict[str, tuple[FindingKind, str]] = field(default_factory=dict)
@@ -63,9 +65,7 @@ class Evidence:
             policy = Policy(policy.thresholds, policy.known, aliases)
         evidence = cls(plan, state, policy)
         for side in ("base", "head"):
-            path = folder / "static" / side / "report.json"
-            if path.exists():
-                evidence.reports[side] = _renamed(json.loads(path.read_text(encoding="utf-8")), policy.aliases)
+            evidence._read_report(folder, side)
         for stage in STAGES:
             evidence.blocks[stage] = evidence._read_stage(folder, stage)
         return evidence
@@ -80,11 +80,27 @@ class Evidence:
         """Of the screen, those of blocks that do not count too: what is exact needs no quiet card."""
         return [record for process, record in self.records.items() if (process.side, process.stage) == (side, "screen")]
 
+    def _read_report(self, folder: Path, side: Side) -> None:
+        name = f"static/{side}/report.json"
+        try:
+            report = json.loads((folder / name).read_bytes())
+        except FileNotFoundError:
+            if self.state.complete and side not in self.state.not_compiled:
+                self.damaged[name] = GONE
+        except (OSError, ValueError) as error:
+            self.damaged[name] = f"{type(error).__name__}: {error}"
+        else:
+            if isinstance(report, dict) and report.keys() >= {"kernels", "num_launches", "problems"}:
+                self.reports[side] = _renamed(report, self.policy.aliases)
+            else:
+                self.damaged[name] = "expected a report of ci static, got other JSON"
+
     def _read_stage(self, folder: Path, stage: BlockStage) -> list[Block]:
         counted = []
         for processes in blocks_to_try(self.plan, stage, self.needed(stage)):
             found = [self._read_record(folder, process) for process in processes]
             records = [record for record in found if record is not None]
+            self._note_gone(processes, bool(records), folder)
             if len(records) == len(processes) and self._counts(processes, records):
                 base, head = (
                     [r for p, r in zip(processes, records, strict=True) if p.side == side] for side in ("base", "head")
@@ -99,15 +115,38 @@ class Evidence:
         except FileNotFoundError:
             return None
         except (OSError, ValueError, msgspec.MsgspecError) as error:
-            self.unreadable[process.name] = f"{type(error).__name__}: {error}"
+            self.damaged[str(path.relative_to(folder))] = f"{type(error).__name__}: {error}"
             return None
-        expected = self.plan.side(process.side).source_hash
-        if record.subject.source_hash != expected:
-            found = record.subject.source_hash[:12]
-            self.strange[process.name] = f"measured sources {found}, where the {process.side} is {expected[:12]}"
+        if why := self._why_strange(process, record):
+            self.strange[process.name] = why
             return None
         self.records[process] = record = self.policy.aliases.renamed(record)
         return record
+
+    def _note_gone(self, processes: tuple[Process, ...], has_any: bool, folder: Path) -> None:
+        """A run that is complete has tried all blocks but spare ones, up to the failures that made it give up."""
+        state, stage = self.state, processes[0].stage
+        if (
+            not state.complete
+            or processes[0].block >= self.needed(stage)
+            or (stage == "confirm" and not state.suspects)
+        ):
+            return
+        if not any(process.name in state.failures for process in processes) and (has_any or not state.failures):
+            paths = [record_path(folder, process.name) for process in processes]
+            self.damaged |= {str(path.relative_to(folder)): GONE for path in paths if not path.exists()}
+
+    def _why_strange(self, process: Process, record: Record) -> str:
+        expected, found = self.plan.side(process.side).source_hash, record.subject.source_hash
+        if found != expected:
+            return f"measured sources {found[:12]}, where the {process.side} is {expected[:12]}"
+        if record.seed != process.seed:
+            return f"its seed is {record.seed}, the plan's {process.seed}: it is of another process"
+        if any(record.id == other.id for other in self.records.values()):
+            return f"record {record.id} is another process's too"
+        if record.calibration is not None or record.backfill is not None:
+            return "it was taken for calibration or a backfill, not for a gate"
+        return ""
 
     def _counts(self, processes: tuple[Process, ...], records: list[Record]) -> bool:
         limit_pct = self.policy.thresholds.statistics.drift_limit_pct

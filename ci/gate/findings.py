@@ -18,6 +18,7 @@ SHOWN = 5  # of many alike
 def find(evidence: Evidence, verdicts: Sequence[GateVerdict], notes: Sequence[str]) -> list[Finding]:
     """All of them, most urgent first."""
     found = [
+        *_damaged(evidence),
         *_policy(evidence),
         *_vanished(evidence),
         *_broken(evidence),
@@ -33,6 +34,17 @@ def find(evidence: Evidence, verdicts: Sequence[GateVerdict], notes: Sequence[st
 def _urgency(finding: Finding) -> int:
     order = (Exit.BROKEN, Exit.INVALID, Exit.MISSING, Exit.REGRESSED, Exit.PASS)
     return order.index(Exit.PASS if finding.cleared_by else Exit(finding.exit_code))
+
+
+def _damaged(evidence: Evidence) -> Iterator[Finding]:
+    if evidence.damaged:
+        name, why = min(evidence.damaged.items())
+        yield Finding(
+            kind="damaged-folder",
+            message=f"{len(evidence.damaged)} files of the folder are damaged or gone: {name}: {why}",
+            exit_code=Exit.BROKEN,
+            next_step="copy the folder anew, all of it; on the card, python -m ci gate run DIR makes them again",
+        )
 
 
 def _policy(evidence: Evidence) -> Iterator[Finding]:
@@ -98,7 +110,6 @@ def _does_not_build(side: Side, why: str) -> Finding:
 def _crashes(evidence: Evidence) -> Iterator[Finding]:
     for side, code in (("base", Exit.MISSING), ("head", Exit.INVALID)):
         lost = {name: why for name, why in evidence.state.failures.items() if name.endswith(side)}
-        lost |= {name: f"its record cannot be read: {why}" for name, why in evidence.unreadable.items() if side in name}
         if lost:
             name, why = next(iter(sorted(lost.items())))
             message = f"{len(lost)} processes of the {side} left no record, such as {name}: {why}"

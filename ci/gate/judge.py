@@ -1,6 +1,5 @@
 """``gate judge``: from a gate folder to its result. Reads that folder alone; the same folder gives the same bytes."""
 
-import datetime as dt
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -83,7 +82,7 @@ def _side(plan: Plan, side: str) -> SideOf:
 
 def _with_known(evidence: Evidence, verdicts: Sequence[GateVerdict]) -> tuple[list[GateVerdict], list[str]]:
     """Verdicts with what an owner knows of them, and entries that should go."""
-    known, today = evidence.policy.known.not_landed(), dt.date.fromisoformat(evidence.plan.date)
+    known, today = evidence.policy.known.not_landed(), evidence.plan.date
     said = []
     for one in verdicts:
         fresh = one.stage == "confirm"  # the screen has shown it too

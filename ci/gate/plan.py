@@ -11,6 +11,7 @@ state.json                 how far ``gate run`` has come
 verdict.json and others    what ``gate judge`` found (outputs/)
 """
 
+import datetime as dt
 import os
 import random
 from collections.abc import Iterator
@@ -49,7 +50,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     """Everything that decides what is measured and how it is judged."""
 
     schema_version: int = SCHEMA_VERSION
-    date: str  # UTC day of preparation: by it entries of the policy expire, however late they are judged
+    date: dt.date  # UTC day of preparation: by it entries of the policy expire, however late they are judged
     base: SidePlan
     head: SidePlan
     distance: int
@@ -135,7 +136,13 @@ def load_plan(folder: Path) -> Plan:
         data = path.read_bytes()
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}", "python -m ci gate prepare BASE HEAD --out DIR") from error
-    return _decode(path, data, Plan)
+    plan = _decode(path, data, Plan)
+    if plan.schema_version != SCHEMA_VERSION:
+        raise UsageError(
+            f"{path}: expected a plan of version {SCHEMA_VERSION}, got {plan.schema_version}",
+            "use the program that prepared it, or prepare the gate anew",
+        )
+    return plan
 
 
 def load_state(folder: Path) -> State:

@@ -55,7 +55,7 @@ def prepare(request: Request, folder: Path, repository: Repository) -> Plan:
         UsageError: a commit, set or case that does not exist, or a folder in use.
         MissingDataError: a base that cannot be measured, or nothing selected.
     """
-    if folder.exists() and any(folder.iterdir()):
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise UsageError(f"--out {folder}: expected an empty folder", "remove it, or go on with it: gate run DIR")
     head = repository.resolve(request.head)
     base, found = choose_base(request, repository, head)
@@ -153,7 +153,7 @@ def _plan(
         for tree in (base, head)
     ]
     return Plan(
-        date=f"{dt.datetime.now(dt.UTC):%Y-%m-%d}",
+        date=dt.datetime.now(dt.UTC).date(),
         base=sides[0],
         head=sides[1],
         distance=repository.distance(base.commit, head.commit),

@@ -24,13 +24,14 @@ FindingKind = Literal[
     "nothing-selected",  # no case, so nothing was judged
     "gpus-differ",  # the sides, or processes of one block, ran on different cards
     "environments-differ",  # driver, torch, power limit, ... changed between processes
-    "wrong-tree",  # a process measured sources that are not its side's
+    "wrong-tree",  # a record that is not its process's: of other sources, another seed, twice the same
     "crashed-on-head",  # a process or case ended early on the head alone
     "crashed-on-base",
     "crashed-on-both",
     "check-failed",  # a correctness check
     "unsound-processes",  # the card drifted; their blocks do not count
     "too-few-blocks",
+    "damaged-folder",  # files of it cannot be read, or are gone
     "unfinished",  # `gate run` has not ended; --max-seconds or an interruption
     "case-vanished",  # from the head's own set, and renamed to nothing
     "policy-changed",  # the head changes what judges it

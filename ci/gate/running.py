@@ -66,12 +66,16 @@ def run(folder: Path, options: Options, console: Console) -> Exit:
     require_whole(folder, plan)
     with _own(folder):
         state = load_state(folder)
-        if state.complete:
+        damaged = Evidence.read(folder).damaged
+        if state.complete and not damaged:
             return Exit.PASS
         gpu = _choose_gpu(options, state)
-        state.gpu = gpu.uuid
+        state.gpu, state.complete = gpu.uuid, False
         state.blocks = dict(plan.blocks) if gpu.uuid != CPU else dict.fromkeys(plan.blocks, CPU_BLOCKS)
         running = Running(folder.resolve(), plan, state, gpu, options, console, begun_s)
+        for name, why in damaged.items():
+            running.building.say(f"{name} {why}: made again")
+            (folder / name).unlink(missing_ok=True)
         try:
             with interruptible():
                 running.run()

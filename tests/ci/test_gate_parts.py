@@ -160,9 +160,10 @@ def test_a_base_without_the_library_has_no_data(fake_gate):
 
 def test_a_folder_in_use_is_not_prepared_again(fake_gate):
     base = fake_gate.commit(library())
-    fake_gate.prepare(base, base)
-    with pytest.raises(UsageError, match="expected an empty folder"):
-        fake_gate.prepare(base, base)
+    folder = fake_gate.prepare(base, base)
+    for name in (folder.name, f"{folder.name}/plan.json"):
+        with pytest.raises(UsageError, match="expected an empty folder"):
+            fake_gate.prepare(base, base, name=name)
 
 
 def test_blocks_alternate_and_pairs_share_their_seed():
