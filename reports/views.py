@@ -120,7 +120,7 @@ def model_view(history: History, model: str, *, raw: bool) -> ModelView:
         environment_notes=tuple(_differences(processes)),
         subject=tuple(details.subject_items(records)) if records else (),
         process_headings=details.PROCESS_HEADINGS,
-        processes=tuple(details.process_row(item, _raw_links(history, item.id, raw=raw)) for item in records),
+        processes=tuple(details.process_row(item, raw_links(history, item.id, raw=raw)) for item in records),
         set_aside=(*night.quarantined, *(f"record {id_} is not in any store" for id_ in history.absent_records(night))),
         notes=tuple(night.notes),
         reproduce=f"python -m ci nightly --set {night.case_set} --case '{selected}'",
@@ -180,7 +180,7 @@ def _night_line(history: History, night: Night, *, raw: bool) -> NightLine:
     if by := night.acceptance:
         reasons.append(f"accepted by {by.owner}, {text.utc(by.at_utc)}: {by.reason}")
     counts = derive.verdict_counts(night.verdicts)
-    links = _raw_links(history, night.id, raw=raw)
+    links = raw_links(history, night.id, raw=raw)
     return NightLine(
         id=night.id,
         when=text.utc(night.created_utc),
@@ -202,7 +202,7 @@ def raw_place(path: Path) -> PurePosixPath:
     return PurePosixPath("raw", path.parent.parent.name, path.parent.name, path.name)
 
 
-def _raw_links(history: History, id_: str, *, raw: bool) -> list[Link]:
+def raw_links(history: History, id_: str, *, raw: bool) -> list[Link]:
     path = history.paths.get(id_)
     if not raw or path is None:
         return []

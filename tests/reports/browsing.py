@@ -22,7 +22,8 @@ def opened(
     page.set_default_timeout(15_000)
     page.on("console", lambda message: problems.append(message.text) if message.type in ("error", "warning") else None)
     page.on("pageerror", lambda error: problems.append(str(error)))
-    page.on("requestfailed", lambda request: problems.append(f"failed: {request.url}"))
+    # Leaving a page ends what it was still loading; that is no failure.
+    page.on("requestfailed", lambda r: problems.append(f"failed: {r.url}") if r.failure != "net::ERR_ABORTED" else None)
     page.on("request", lambda request: problems.append(request.url) if not is_local(request.url) else None)
     name, mark, state = address.partition("#")
     page.goto((site / name).as_uri() + mark + state)

@@ -44,7 +44,13 @@ def text_files(site: Path) -> list[Path]:
 def test_every_data_file_is_one_strict_json_assignment(golden_site):
     files = sorted((golden_site / "data").rglob("*.js"))
 
-    assert len(files) == 3 * 40 + 3  # each of three models: forty cases and the night
+    names = [file.name for file in files]
+    assert (
+        sum(name.startswith("case-") for name in names)
+        == sum(name.startswith("series-kimi") for name in names)
+        == 3 * 40
+    )
+    assert names.count("night.js") == names.count("timeline.js") == 3  # one of each model
     for file in files:
         match = re.fullmatch(r"\(window\.recoverssm_data=.*?\)\[(\".*?\")\]=(.*);\n", file.read_text())
         assert match, file
@@ -211,7 +217,7 @@ def test_hostile_names_and_reasons_are_escaped(tmp_path):
 
     assert "<script>document" not in page
     assert "&lt;script&gt;document" in page
-    assert len(list((tmp_path / "site" / "data" / "nvidia-h200").iterdir())) == 2
+    assert len(list((tmp_path / "site" / "data" / "nvidia-h200").glob("case-*"))) == 1
 
 
 def test_an_owners_acceptance_stands_on_the_page_with_its_reason(tmp_path):
@@ -244,8 +250,9 @@ def test_a_rebuild_leaves_nothing_of_the_last_one(tmp_path):
 
     build(tmp_path / "other", tmp_path / "site")
 
-    files = [path.name for path in (tmp_path / "site" / "data" / "nvidia-h200").iterdir()]
-    assert sorted(files) == [f"case-{golden_cases()[0].name}.js", "night.js"]
+    files = [path.name for path in (tmp_path / "site" / "data" / "nvidia-h200").rglob("*.js")]
+    own = golden_cases()[0].name
+    assert sorted(files) == [f"case-{own}.js", f"{own}.js", "night.js", f"series-{own}.js", "timeline.js"]
 
 
 def test_history_is_cut_where_the_environment_changed(golden_site):
