@@ -41,6 +41,10 @@ class History:
             self._processes[night.id] = Processes([self.records[id_] for id_ in night.records if id_ in self.records])
         return self._processes[night.id]
 
+    def commit(self, night: Night) -> str | None:
+        """What a night measured, by its first readable record."""
+        return next((record.subject.commit for record in self.processes(night).records), None)
+
     def absent_records(self, night: Night) -> list[str]:
         """Ids that the night names and no store holds in readable form."""
         return [id_ for id_ in night.records if id_ not in self.records]

@@ -99,6 +99,13 @@ def utc(stamp: str | None) -> str:
     return f"{moment:%Y-%m-%d %H:%M} UTC"
 
 
+def age(stamp: str, now: datetime) -> str:
+    """``5 hours`` or ``12 days`` from a record's stamp until ``now``."""
+    hours = max(0, int((now - datetime.fromisoformat(stamp)).total_seconds() // 3600))
+    count, unit = (hours, "hour") if hours < 48 else (hours // 24, "day")
+    return f"{count} {unit}{'' if count == 1 else 's'}"
+
+
 def short_hash(identity: str | None) -> str:
     """Eight hex digits that tell two cards or hosts apart without naming them."""
     return MISSING if not identity else f"#{hashlib.sha256(identity.encode()).hexdigest()[:8]}"

@@ -203,6 +203,7 @@ def raw_place(path: Path) -> PurePosixPath:
 
 
 def raw_links(history: History, id_: str, *, raw: bool) -> list[Link]:
+    """To a record's or night's JSON and, where there is one, to its samples."""
     path = history.paths.get(id_)
     if not raw or path is None:
         return []

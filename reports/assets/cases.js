@@ -56,21 +56,40 @@ async function selectCase(section, name) {
   section.dispatchEvent(new CustomEvent("caseselected", { detail: data }));
 }
 
+// The address holds one section's choice: model, case, words and verdict. The others stand as they are delivered.
 function setUpSection(section) {
   const table = section.querySelector("table[data-cases]");
   if (!table) return;
+  const [choice, words, verdict] = ["[data-case-choice]", "[data-filter]", "select[data-verdict]"].map((s) => section.querySelector(s));
+  const model = section.dataset.model;
+  const delivered = choice.value;
+  const mine = () => (pageState.get().model === model ? {} : { case: null, words: null, verdict: null });
+  const set = (changes, options) => pageState.set({ ...mine(), model, ...changes }, options);
   setUpSorting(table);
   setUpFilter(section, table);
-  const choice = section.querySelector("[data-case-choice]");
-  choice.addEventListener("change", () => selectCase(section, choice.value));
+  choice.addEventListener("change", () => set({ case: choice.value }));
+  words.addEventListener("input", () => set({ words: words.value }, { replace: true }));
+  verdict.addEventListener("change", () => set({ verdict: verdict.value }));
   for (const button of section.querySelectorAll("[data-select]")) {
     button.addEventListener("click", () => {
-      selectCase(section, button.closest("tr").dataset.case);
+      set({ case: button.closest("tr").dataset.case });
       section.querySelector(".choice").scrollIntoView({ behavior: "smooth", block: "nearest" });
     });
   }
-  // After charts.js, which is deferred too, has begun to listen.
-  document.addEventListener("DOMContentLoaded", () => selectCase(section, choice.value));
+  const apply = (state) => {
+    const chosen = state.model === model ? state : {};
+    if (words.value !== (chosen.words ?? "")) words.value = chosen.words ?? "";
+    verdict.value = chosen.verdict ?? "";
+    section.dispatchEvent(new Event("filterchanged"));
+    const known = [...choice.options].some((option) => option.value === chosen.case);
+    const name = known ? chosen.case : delivered;
+    if (section.dataset.case !== name) selectCase(section, name);
+  };
+  // After case_charts.js, which is deferred too, has begun to listen.
+  document.addEventListener("DOMContentLoaded", () => {
+    pageState.follow(apply);
+    if (pageState.get().model === model) section.scrollIntoView();
+  });
 }
 
 document.querySelectorAll("section[data-model]").forEach(setUpSection);

@@ -74,5 +74,16 @@ function setUpFade(box) {
   seen.observe(box.firstElementChild);
 }
 
+// Where a page may write to the clipboard, a command has a button.
+function setUpCopy(button) {
+  if (!navigator.clipboard) return;
+  button.hidden = false;
+  button.addEventListener("click", async () => {
+    await navigator.clipboard.writeText(button.parentElement.querySelector("code").textContent);
+    button.textContent = "Copied";
+  });
+}
+
 setUpTheme();
+document.querySelectorAll("[data-copy]").forEach(setUpCopy);
 document.querySelectorAll(".scroll").forEach(setUpFade);

@@ -54,6 +54,7 @@ function setUpFilter(section, table) {
   };
   words.addEventListener("input", apply);
   verdict.addEventListener("change", apply);
+  section.addEventListener("filterchanged", apply); // by a script
 }
 
 // "b1" must not find "b16": a word that ends in a digit is not followed by another one.

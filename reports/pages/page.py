@@ -5,6 +5,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from ci.policy import KnownRegressions, load_known
+from reports.event_rows import EventRow, event_row
+from reports.events import find_events
 from reports.sources import CPU, History
 from reports.views import ModelView, model_view
 
@@ -18,6 +21,8 @@ class Site:
     history: History
     now: datetime  # of the build, with a zone
     raw: bool = True  # link raw files, which name card and host
+    known: KnownRegressions = field(default_factory=load_known)  # whose regressions are
+    _events: list[EventRow] | None = None
     _models: dict[str, ModelView] = field(default_factory=dict)
 
     def model(self, name: str) -> ModelView:
@@ -25,6 +30,19 @@ class Site:
         if name not in self._models:
             self._models[name] = model_view(self.history, name, raw=self.raw)
         return self._models[name]
+
+    @property
+    def events(self) -> list[EventRow]:
+        """Regressions of every GPU model: open ones first, then the newest first."""
+        if self._events is None:
+            models = dict.fromkeys(night.gpu_model for night in self.history.nights.values())
+            found = [
+                event_row(event, self.history, self.known, self.now, raw=self.raw)
+                for model in models
+                for event in find_events(self.history.of(model), self.history.commit)
+            ]
+            self._events = sorted(found, key=lambda row: (row.is_open, row.since_utc, row.anchor), reverse=True)
+        return self._events
 
     @property
     def gpus(self) -> list[ModelView]:

@@ -5,7 +5,7 @@ Times scale with batch, heads and window from round figures at batch 32: verify 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -79,6 +79,7 @@ class NightPlan:
     exit_code: int = 0
     red_case: str = ""  # verify of this case is regressed
     processes: int = PROCESSES
+    base: int | None = None  # day of the night it was held against
 
 
 def write_night(store: Store, plan: NightPlan, cases: list[Case] | None = None) -> Night:
@@ -94,6 +95,7 @@ def write_night(store: Store, plan: NightPlan, cases: list[Case] | None = None) 
         case_set=plan.case_set,
         gpu_model=plan.gpu_model,
         records=[record.id for record in records],
+        base_night=None if plan.base is None else _id(replace(plan, day=plan.base), "abc123"),
         verdicts=golden_verdicts(plan, records),
         accepted=plan.exit_code == 0,
         exit_code=plan.exit_code,
@@ -311,6 +313,7 @@ def write_history(folder: Path) -> Path:
             speed=lambda op, provider: 1.06 if (op, provider) == ("verify", "recoverssm") else 1.0,
             exit_code=1,
             red_case=HEADLINE,
+            base=3,
         ),
         NightPlan(4, gpu_model="nvidia-h100", processes=2),
         NightPlan(4, gpu_model="cpu", case_set="smoke", processes=1),

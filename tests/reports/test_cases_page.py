@@ -104,6 +104,20 @@ def test_a_chosen_case_that_was_skipped_has_no_time_and_its_exact_memory(desk):
     assert "No verify overhead is recorded" in h200(desk, "[data-chart=history] p").inner_text()
 
 
+def test_a_link_chooses_case_and_verdict_and_the_back_button_undoes_a_choice(browser, golden_site):
+    with opened(browser, golden_site, f"{PAGE}#model=nvidia-h200&case={SKIPPED}&verdict=unchanged") as page:
+        h200(page, f"tr.selected[data-case='{SKIPPED}']").wait_for()
+        assert HEADLINE not in visible_cases(page)
+        assert page.locator("#nvidia-h100 tr.selected").get_attribute("data-case") == HEADLINE
+
+        h200(page, "[data-case-choice]").select_option(golden_cases()[1].name)
+        h200(page, f"tr.selected[data-case='{golden_cases()[1].name}']").wait_for()
+        assert f"case={golden_cases()[1].name}" in page.url
+        page.go_back()
+
+        h200(page, f"tr.selected[data-case='{SKIPPED}']").wait_for()
+
+
 def test_the_table_sorts_both_ways_with_missing_values_last(desk):
     heading = h200(desk, "table[data-cases] thead tr:nth-child(2) th").nth(2)
     column = "rows => rows.map(row => row.cells[2].dataset.sort).filter(x => x !== undefined).map(Number)"
