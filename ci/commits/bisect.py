@@ -4,7 +4,6 @@ The gate's two stages are the oracle, so a commit is called slower as rarely by 
 leaves undecided stays undecided: the answer may be "between x and y".
 """
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +14,6 @@ from typing import Any
 import msgspec
 from rich.console import Console
 
-from ci.config import Key
 from ci.exits import Exit, MissingDataError, UsageError
 from ci.gate import prepare as preparing
 from ci.gate import running
@@ -24,53 +22,12 @@ from ci.gate.plan import PLAN_FILE
 from ci.gate.result import GateResult, GateVerdict
 from ci.trees import LIBRARY, Repository
 
+from .bisect_state import FILE, BisectPlan, BisectState, Step, save
 from .ranges import NAME_DIGITS, Commit, commits_between
 from .search import Answer, Found, max_steps, search
 
-FILE = "bisect.json"
 STEPS = "steps"
 CANNOT = ("head-does-not-build", "crashed-on-head", "check-failed", "wrong-tree")  # findings about one commit alone
-
-
-class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What is known of one commit against GOOD."""
-
-    answer: Answer
-    reason: str
-    is_measured: bool = True
-    change_pct: float | None = None
-    low_pct: float | None = None
-    high_pct: float | None = None
-
-
-class BisectPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What was asked for; ``--resume`` goes on with exactly this. Filters are globs of what is followed.
-
-    Attributes:
-        program: whose benchmarks measure every gate: ``base``, that is GOOD, or a commit.
-    """
-
-    good: str
-    good_source: str  # git's hash of its library, as of the commits
-    bad: str
-    commits: list[Commit]  # after GOOD up to BAD
-    case_set: str
-    pattern: str
-    metric: str
-    op: str
-    provider: str
-    seed: int
-    blocks: tuple[int, int]  # of screen and confirmation
-    program: str
-
-
-class BisectState(msgspec.Struct, forbid_unknown_fields=True):
-    """A plan, the series that is followed (the one that BAD shows best), and what is known of commits."""
-
-    plan: BisectPlan
-    series: Key | None = None
-    others: list[str] = []  # what else is slower in BAD
-    steps: dict[str, Step] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,20 +100,6 @@ def preview(request: Request, repository: Repository) -> dict[str, Any]:
     names = commits_between(repository, request.good, request.bad)
     commits = [{"commit": name[:NAME_DIGITS], "subject": repository.subject(name)} for name in names]
     return {"commits": commits, "at_most_measured": max_steps(len(names))}
-
-
-def save(state: BisectState, out: Path) -> None:
-    temporary = out / f".{FILE}.{os.getpid()}"
-    temporary.write_bytes(msgspec.json.format(msgspec.json.encode(state), indent=1) + b"\n")
-    temporary.replace(out / FILE)
-
-
-def load(out: Path) -> BisectState:
-    """Raises UsageError without one that can be read."""
-    try:
-        return msgspec.json.decode((out / FILE).read_bytes(), type=BisectState)
-    except (OSError, msgspec.MsgspecError) as error:
-        raise UsageError(f"{out / FILE}: cannot be read: {error}", "python -m ci bisect GOOD BAD --out DIR") from error
 
 
 def prepare(state: BisectState, commit: str, out: Path, repository: Repository) -> Path:
@@ -264,17 +207,24 @@ class _Asking:
         if commit == plan.bad and self.state.series is None:
             slower = [one for one in fits if one.verdict == "regressed"]  # strongest evidence first
             if slower:
-                self.state.series = slower[0].key
+                self.state.series, self.state.gpu_model = slower[0].key, slower[0].gpu_model
                 self.state.others = ["/".join(one.key) for one in slower[1:]]
                 fits = slower[:1]
         lost = next((one for one in result.findings if one.kind == "base-without-data"), None)
         if lost is not None:
             raise MissingDataError(f"GOOD cannot be measured: {lost.message}", lost.next_step)
+        if not fits and self._is_static and not any(one.kind in CANNOT for one in result.findings):
+            reason = "unchanged: the same figure as GOOD's"  # a gate lists no others
+            return Step(answer="good", reason=reason, is_measured=sum(result.n_blocks.values()) > 0)
         return understand(result, fits)
+
+    @property
+    def _is_static(self) -> bool:
+        return self.state.series is not None and self.state.series[-1] == "static"
 
     def _follows(self, one: GateVerdict) -> bool:
         if self.state.series is not None:
-            return one.key == self.state.series
+            return (one.key, one.gpu_model) == (self.state.series, self.state.gpu_model)
         plan = self.state.plan
         globs = ((one.metric, plan.metric), (one.op, plan.op), (one.provider, plan.provider))
         return one.gated and all(fnmatchcase(name, glob) for name, glob in globs)

@@ -5,7 +5,8 @@ from typing import Any
 import msgspec
 from rich.console import Console
 
-from .bisect import BisectState, Result
+from .bisect import Result
+from .bisect_state import BisectState
 from .ranges import NAME_DIGITS, Commit
 from .search import max_steps
 

@@ -229,12 +229,13 @@ def bisect(
         from . import bisect as command
         from .bisect_report import as_json as to_json
         from .bisect_report import show
+        from .bisect_state import load
 
         console, repository = Console(stderr=True), Repository(ROOT)
         if resume:
             if good is not None:
                 raise UsageError("--resume: expected no commits: they are those of --out")
-            state = command.load(out)
+            state = load(out)
         else:
             if good is None or bad is None:
                 raise UsageError("expected GOOD and BAD, or --resume", "python -m ci bisect --help")

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from ci.__main__ import app
 from ci.commits import bisect, bisect_report
+from ci.commits.bisect_state import load
 from ci.exits import Exit, MissingDataError, UsageError
 from ci.gate import running
 from ci.trees import Repository
@@ -137,6 +138,15 @@ def test_change_of_bytes_is_found_as_a_change_of_time_is(fake_gate):
     assert result.state.series[0] == "cache_bytes"
 
 
+def test_change_of_a_compiled_figure_is_found_though_gates_list_only_those_that_changed(fake_gate):
+    good, names = history(fake_gate, *(library(LAUNCHES=1 + (n >= 2)) + f"# {n}\n" for n in range(4)))
+
+    result = search(fake_gate, good, names[-1])
+
+    assert bisect_report.as_json(result)["first_slower"] == names[2]
+    assert (result.state.series[0], result.state.gpu_model) == ("launches", "sm_90")
+
+
 @pytest.mark.long
 def test_filters_choose_what_is_followed(fake_gate):
     def both(n):
@@ -165,9 +175,9 @@ def test_bisection_whose_time_is_up_goes_on_where_it_was(fake_gate):
     state = bisect.begin(request(good, names[-1]), folder, Repository(fake_gate.root))
 
     paused = go_on(fake_gate, state, folder, max_s=0.0)
-    done = go_on(fake_gate, bisect.load(folder), folder)
+    done = go_on(fake_gate, load(folder), folder)
     measured = len(list(folder.glob("steps/*/records/*.json")))
-    again = go_on(fake_gate, bisect.load(folder), folder)
+    again = go_on(fake_gate, load(folder), folder)
 
     assert (paused.code, paused.found) == (Exit.INTERRUPTED, None)
     assert "bisect --resume" in paused.messages[0]
@@ -182,7 +192,7 @@ def test_prepared_bisection_needs_no_git(fake_gate):
     bisect.prepare_all(state, folder, repository, lambda text: None)
     fake_gate.root.rename(fake_gate.root.with_name("gone"))
 
-    result = go_on(fake_gate, bisect.load(folder), folder)
+    result = go_on(fake_gate, load(folder), folder)
 
     assert bisect_report.as_json(result)["first_slower"] == names[1]
 
