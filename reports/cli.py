@@ -10,6 +10,7 @@ from benchmarks.harness.closed_pipes import outlive_readers
 from benchmarks.harness.command_line import CommandLine
 from benchmarks.harness.errors import StoreError
 from reports.sources import History, read_stores
+from reports.trust_records import TRUST_FOLDER, read_trust
 
 OK, OUTDATED, USAGE, MISSING_DATA, INVALID, ENVIRONMENT = 0, 1, 2, 3, 4, 5
 
@@ -55,6 +56,7 @@ def _nights(number: int, kind: str) -> str:
 def build(
     store: Stores,
     out: Annotated[Path, typer.Option(help="Folder of the site; empty, or written by an earlier build.")],
+    trust: Annotated[Path, typer.Option(help="Folder of trust records (ci calibrate score).")] = TRUST_FOLDER,
     public: Annotated[
         bool, typer.Option("--public", help="Leave out the raw records: they name card and host in full.")
     ] = False,
@@ -69,7 +71,7 @@ def build(
 
     history = _open(store)
     try:
-        built = build_site(history, out, raw=not public)
+        built = build_site(history, out, trust=read_trust(trust), raw=not public)
     except ForeignFolderError as error:
         _fail(error, USAGE)
     except ModuleNotFoundError as error:

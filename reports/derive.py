@@ -129,6 +129,15 @@ class Processes:
     def control_pct(self, series: Series, case: str) -> Figure:
         return self._collect(series, case, lambda item: item.control_pct)
 
+    def bandwidth(self, series: Series, case: str) -> Figure:
+        """Compulsory bytes of one call over its time, in bytes per second."""
+        return self._collect(series, case, _bytes_per_s)
+
+    def moved_bytes(self, series: Series, case: str) -> int | None:
+        """Compulsory bytes of one call, the same in every process; None where nothing is said of them."""
+        items = [item for item in self.measurements(series, case) if item is not None]
+        return next((moved for item in items if (moved := _moved(item))), None)
+
     def exact(self, series: Series, case: str) -> Figure:
         """A computed value. Processes of one night must agree to the last digit; else there is no value."""
         figure = self.figure(series, case)
@@ -233,6 +242,15 @@ def shown_night(nights: Sequence[Night]) -> Night | None:
 def overhead(value: float, base: float) -> float:
     """How far a value lies above its base, as a share of the base: -0.25 is a quarter less."""
     return value / base - 1
+
+
+def _moved(item: Measurement) -> int:
+    return (item.read_bytes or 0) + (item.write_bytes or 0)
+
+
+def _bytes_per_s(item: Measurement) -> float | None:
+    moved = _moved(item)
+    return 1e6 * moved / item.value if moved and item.value and item.unit == "us" else None
 
 
 def _valid(item: Measurement | None) -> float | None:

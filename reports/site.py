@@ -12,18 +12,17 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
 from benchmarks.harness.records import json_schema
 from reports import text
 from reports.pages.page import Content, Page, Site
 from reports.pages.registry import PAGES
 from reports.sources import CPU, History
+from reports.templates import TEMPLATES
+from reports.trust_records import Trust
 from reports.views import raw_place
 
-HERE = Path(__file__).parent
 MARKER = ".recoverssm-site"  # says that a folder is ours to overwrite
-OWNED = ("assets", "data", "raw")
+OWNED = ("assets", "data", "figures", "files", "raw")
 GLOBAL = "recoverssm_data"
 
 
@@ -42,18 +41,23 @@ class Built:
     num_files: int
 
 
-def build_site(history: History, out: Path, *, raw: bool = True, now: datetime | None = None) -> Built:
+def build_site(
+    history: History, out: Path, *, trust: Trust | None = None, raw: bool = True, now: datetime | None = None
+) -> Built:
     """Write the whole site. ``raw=False`` leaves out the raw files, which name card and host.
 
     Raises:
         ForeignFolderError: before anything is written.
     """
     _claim(out)
-    site = Site(history, now or datetime.now(UTC), raw)
+    site = Site(history, now or datetime.now(UTC), raw, trust=trust or Trust())
     contents = {page: page.load(site) for page in PAGES}
     for page, content in contents.items():
         for key, data in content.data:
             _write_script(out / "data" / f"{key}.js", key, data)
+        for place, body in content.files:
+            (out / place).parent.mkdir(parents=True, exist_ok=True)
+            (out / place).write_bytes(body)
         (out / f"{page.name}.html").write_text(_render(page, contents, site), encoding="utf-8")
     _copy_assets(out)
     if raw:
@@ -80,14 +84,7 @@ def _claim(out: Path) -> None:
 
 
 def _render(page: Page, contents: dict[Page, Content], site: Site) -> str:
-    templates = Environment(
-        loader=FileSystemLoader(HERE / "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return templates.get_template(f"{page.name}.html.j2").render(
+    return TEMPLATES.get_template(f"{page.template or page.name}.html.j2").render(
         page=page,
         view=contents[page].view,
         missing=contents[page].missing,
@@ -105,7 +102,7 @@ def _write_script(path: Path, key: str, data: Any) -> None:
 
 
 def _copy_assets(out: Path) -> None:
-    shutil.copytree(HERE / "assets", out / "assets")
+    shutil.copytree(Path(__file__).parent / "assets", out / "assets")
     shutil.copyfile(_plotly_script(), out / "assets" / "plotly.min.js")
     (out / "assets" / "plotly.version.txt").write_text(
         f"plotly.js from the Python package plotly {version('plotly')}\n"

@@ -9,6 +9,7 @@ from ci.policy import KnownRegressions, load_known
 from reports.event_rows import EventRow, event_row
 from reports.events import find_events
 from reports.sources import CPU, History
+from reports.trust_records import Trust
 from reports.views import ModelView, model_view
 
 PLOTS = ("plots.js",)  # a page with figures names it before its own script; plotly itself comes when one is near
@@ -22,6 +23,7 @@ class Site:
     now: datetime  # of the build, with a zone
     raw: bool = True  # link raw files, which name card and host
     known: KnownRegressions = field(default_factory=load_known)  # whose regressions are
+    trust: Trust = field(default_factory=Trust)
     _events: list[EventRow] | None = None
     _models: dict[str, ModelView] = field(default_factory=dict)
 
@@ -69,11 +71,13 @@ class Content:
         view: what its template shows, as ``view``; no number is computed in a template.
         missing: why there is nothing to show; the template's body is then left out.
         data: key and content of each ``data/KEY.js``, which scripts load by ``loadData(KEY)``; made as it is written.
+        files: place in the site and bytes of what the page links beside the store's raw files.
     """
 
     view: Any = None
     missing: str = ""
     data: Iterable[tuple[str, Any]] = ()
+    files: Iterable[tuple[str, bytes]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,3 +89,4 @@ class Page:
     question: str  # that it answers, below its title
     load: Callable[[Site], Content]
     scripts: tuple[str, ...] = ()  # of assets/, after frame.js
+    template: str = ""  # where it is not one of its own

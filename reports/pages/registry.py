@@ -1,6 +1,6 @@
 """All pages, in the order of the navigation. The first is the one people open."""
 
-from reports.pages import cases, regressions, series, today
+from reports.pages import cases, regressions, roofline, series, today, trust
 from reports.pages.page import Page
 
 PAGES: tuple[Page, ...] = (
@@ -8,4 +8,6 @@ PAGES: tuple[Page, ...] = (
     regressions.PAGE,
     cases.PAGE,
     series.PAGE,
+    roofline.PAGE,
+    trust.PAGE,
 )

@@ -28,7 +28,7 @@ def test_every_page_fits_a_desk_in_the_light_and_a_phone_in_the_dark(browser, go
 @pytest.mark.parametrize("name", NAMES)
 def test_every_page_of_an_empty_store_says_that_nothing_is_there(browser, empty_site, name):
     with opened(browser, empty_site, f"{name}.html") as page:
-        assert page.locator("main .banner").count() == 1
+        assert page.locator("main .banner").count() == (name != "about")
         assert page.evaluate("window.Plotly === undefined")
 
 
@@ -61,7 +61,7 @@ def test_the_navigation_leads_to_every_page_by_the_keyboard_and_marks_where_one_
             page.wait_for_url(f"**/{other.name}.html")
 
             assert page.locator("h1").inner_text() == other.title
-            assert page.locator("header nav a[aria-current=page]").inner_text() == other.title
+            assert page.locator("header nav a[aria-current=page]").inner_text().startswith(other.title)
 
 
 def test_state_in_the_address_is_followed_back_and_forth(browser, golden_site):
