@@ -1,6 +1,14 @@
 """All pages, in the order of the navigation. The first is the one people open."""
 
-from reports.pages import cases, regressions, roofline, series, today, trust
+from reports.pages import (
+    cases,
+    compare,
+    regressions,
+    roofline,
+    series,
+    today,
+    trust,
+)
 from reports.pages.page import Page
 
 PAGES: tuple[Page, ...] = (
@@ -8,6 +16,7 @@ PAGES: tuple[Page, ...] = (
     regressions.PAGE,
     cases.PAGE,
     series.PAGE,
+    compare.PAGE,
     roofline.PAGE,
     trust.PAGE,
 )
