@@ -14,7 +14,7 @@ from rich.console import Console
 from benchmarks.harness.environment import collect_environment, commit_of
 from benchmarks.harness.records import Environment, Record, Verdict
 from benchmarks.patterns import matches
-from ci.exits import BrokenEnvironmentError, MissingDataError, UsageError
+from ci.exits import BrokenEnvironmentError, Exit, MissingDataError, UsageError
 from ci.measuring import ROOT
 from reports.sources import History
 
@@ -23,6 +23,7 @@ from .sides import Side, resolve
 
 FOLDER = Path("out/reproduce")
 GATE_FILES = ("plan.json", "verdict.json")
+VERDICTS = (Exit.REGRESSED, Exit.MISSING, Exit.INVALID)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,7 @@ class Step:
 
     argv: Sequence[str]
     folder: Path | None = None  # where it runs; None: here
+    only_tells: bool = False  # a verdict of it is no reason to stop
 
     def __str__(self) -> str:
         line = shlex.join(self.argv)
@@ -80,14 +82,22 @@ def _of_gate(folder: Path, fits: Callable[[dict[str, Any]], bool]) -> Reproducti
     """The gate judged again, then what measures its most urgent verdict that fits, or else all of it, anew."""
     if not (folder / GATE_FILES[0]).exists():
         raise UsageError(f"{folder}: expected a gate's folder, with {GATE_FILES[0]}", "python -m ci gate prepare")
-    steps = [Step(["python", "-m", "ci", "gate", "judge", str(folder)])]
+    steps = [Step(["python", "-m", "ci", "gate", "judge", str(folder)], only_tells=True)]
     what, reason, notes = f"gate {folder}", "not judged yet", ["the first command judges the same records: same bytes"]
     verdict = folder / GATE_FILES[1]
     if verdict.exists():
-        result = json.loads(verdict.read_bytes())
-        first = next((v for v in result["verdicts"] if v.get("reproduce") and fits(v)), None)
-        steps.append(Step(shlex.split((first or result)["reproduce"])))
-        reason = f"{result['base']['commit'][:NAME_DIGITS]} to {result['head']['commit'][:NAME_DIGITS]}"
+        try:
+            result = json.loads(verdict.read_bytes())
+            first = next((v for v in result["verdicts"] if v.get("reproduce") and fits(v)), None)
+            command = shlex.split((first or result)["reproduce"])
+            base, head = (result[side]["commit"][:NAME_DIGITS] for side in ("base", "head"))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            remedy = f"python -m ci gate judge {folder} writes it anew"
+            raise UsageError(
+                f"{verdict}: expected a gate's verdict: {type(error).__name__}: {error}", remedy
+            ) from error
+        steps.append(Step([*command, "--out", str(FOLDER / f"gate-{base}-{head}")]))
+        reason = f"{base} to {head}"
         if first:
             reason += f": {first['op']} {first['provider']} {first['metric']}, {first['case']}: {first['verdict']}"
         notes.append("the second one measures both commits anew")
@@ -117,7 +127,8 @@ def _of_verdict(history: History, side: Side, verdict: Verdict) -> Reproduction:
         next((history.records[i].subject.commit for i in base.records if i in history.records), None) if base else None
     )
     if commit and earlier and commit != earlier:
-        command = ["python", "-m", "ci", "gate", "--base", earlier, "--head", commit, *chosen]
+        out = str(FOLDER / f"gate-{earlier[:NAME_DIGITS]}-{commit[:NAME_DIGITS]}")
+        command = ["python", "-m", "ci", "gate", "--base", earlier, "--head", commit, *chosen, "--out", out]
         return Reproduction(what, verdict.reason, [Step(command)], _needs_gpu(side.records[0]))
     command = ["python", "-m", "ci", "nightly", *chosen, "--processes", "12", "--store", "out/reproduce/store"]
     steps, notes = _at_commit(commit, command)
@@ -180,7 +191,7 @@ def run(found: Reproduction) -> int:
     for step in found.steps:
         argv = [sys.executable, *step.argv[1:]] if step.argv[0] == "python" else list(step.argv)
         code = subprocess.run(argv, cwd=step.folder, check=False).returncode
-        if code:
+        if code and not (step.only_tells and code in VERDICTS):
             break
     return code
 

@@ -1,5 +1,6 @@
 """``gate judge``: from a gate folder to its result. Reads that folder alone; the same folder gives the same bytes."""
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from ci.validity import held_back
 from .evidence import Evidence
 from .exact import judge_exact
 from .findings import find
-from .plan import STAGES, Plan, load_plan, save
+from .plan import STAGES, USUAL_BLOCKS, BlockStage, Plan, load_plan, save
 from .result import Finding, GateResult, GateVerdict, SideOf
 from .times import judge_times
 
@@ -69,10 +70,13 @@ def exit_code(verdicts: Sequence[GateVerdict], findings: Sequence[Finding]) -> E
 def command(plan: Plan, case: str | None = None) -> str:
     """What repeats the gate, or one case of it."""
     pattern = case or plan.pattern
-    chosen = f" --case '{pattern}'" if pattern != "*" else ""
-    harness = f" --harness {plan.harness}" if plan.harness != "base" else ""
-    sides = f"--base {plan.base.commit[:12]} --head {plan.head.commit[:12]}"
-    return f"python -m ci gate {sides} --set {plan.case_set}{chosen}{harness} --seed {plan.seed}"
+    argv = ["python", "-m", "ci", "gate", "--base", plan.base.commit[:12], "--head", plan.head.commit[:12]]
+    argv += ["--set", plan.case_set, *(["--case", pattern] if pattern != "*" else [])]
+    argv += ["--harness", plan.harness] if plan.harness != "base" else []
+    options: dict[BlockStage, str] = {"screen": "--blocks", "confirm": "--confirm-blocks"}
+    for stage, option in options.items():
+        argv += [option, str(plan.blocks[stage])] if plan.blocks[stage] != USUAL_BLOCKS[stage] else []
+    return shlex.join([*argv, "--seed", str(plan.seed)])
 
 
 def _side(plan: Plan, side: str) -> SideOf:

@@ -31,6 +31,7 @@ SCHEMA_VERSION = 1
 
 BlockStage = Literal["screen", "confirm"]
 STAGES: tuple[BlockStage, ...] = get_args(BlockStage)
+USUAL_BLOCKS: dict[BlockStage, int] = {"screen": 6, "confirm": 12}
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 
 

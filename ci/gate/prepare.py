@@ -14,7 +14,7 @@ from ci.policy import ALIASES_FILE, FILES, load_policy, policy_hash
 from ci.trees import Repository, Tree, export_tree
 
 from .listing import list_cases
-from .plan import HEAD_OWN, Plan, SidePlan, save
+from .plan import HEAD_OWN, USUAL_BLOCKS, Plan, SidePlan, save
 from .result import Side
 
 POLICY_FILES = tuple(f"ci/{name}" for name in (*FILES, "nightly.toml"))
@@ -40,8 +40,8 @@ class Request:
     case_set: str = "pr"
     pattern: str = "*"
     seed: int = 0
-    screen_blocks: int = 6
-    confirm_blocks: int = 12
+    screen_blocks: int = USUAL_BLOCKS["screen"]
+    confirm_blocks: int = USUAL_BLOCKS["confirm"]
     harness: str | None = None
     archs: Sequence[str] = ()
     with_data: str | None = None

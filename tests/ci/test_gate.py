@@ -20,7 +20,7 @@ def test_a_slower_head_regresses_and_what_it_leaves_alone_does_not(fake_gate):
     assert verify.q <= 0.05
     assert commit.verdict == "unchanged"
     assert (result.distance, result.base_found) == (1, "merge base")
-    assert "--case 'one'" in verify.reproduce
+    assert "--case one" in verify.reproduce
     assert kinds(result) == set()
 
 

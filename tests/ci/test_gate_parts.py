@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from benchmarks.harness.records import Night, encode
 from ci.__main__ import app
 from ci.exits import BrokenEnvironmentError, Exit, MissingDataError, UsageError
-from ci.gate.judge import approve, judge
+from ci.gate.judge import approve, command, judge
 from ci.gate.outputs import FILES
 from ci.gate.plan import block_of, load_plan
 from ci.gate.result import encode as encode_result
@@ -245,6 +245,14 @@ def test_what_is_no_gate_folder_is_refused(tmp_path):
 
 
 # --- judge
+
+
+def test_the_line_that_repeats_a_gate_has_its_blocks_and_is_safe_to_copy(fake_gate):
+    base = fake_gate.commit(library())
+    fake_gate.prepare(base, base, screen_blocks=4)
+    sides = f"--base {base[:12]} --head {base[:12]} --set pr"
+    assert command(fake_gate.plan) == f"python -m ci gate {sides} --blocks 4 --seed 7"
+    assert "--case 'x; ls' --blocks" in command(fake_gate.plan, "x; ls")
 
 
 def test_a_gate_judged_elsewhere_gives_the_same_bytes(fake_gate, tmp_path):

@@ -44,7 +44,8 @@ def test_slower_night_is_held_against_its_base_nights_commit_as_a_gate(tmp_path)
 
     found = of(tmp_path, "latest", base, slow)
 
-    assert lines(found) == [f"python -m ci gate --base {FIRST} --head {SECOND} --set smoke --case {CASE}"]
+    out = f"out/reproduce/gate-{FIRST[:12]}-{SECOND[:12]}"
+    assert lines(found) == [f"python -m ci gate --base {FIRST} --head {SECOND} --set smoke --case {CASE} --out {out}"]
     assert not found.differs
 
 
@@ -137,6 +138,20 @@ def test_steps_run_in_order_up_to_the_first_that_fails(tmp_path):
     assert [(tmp_path / name).exists() for name in "abc"] == [True, True, False]
 
 
+def test_a_verdict_of_the_gate_that_is_judged_again_keeps_nobody_from_measuring_anew(tmp_path):
+    found = of(tmp_path, "latest", make_night(1, levels=QUIET))
+
+    def code(judged):
+        steps = [
+            command.Step(["python", "-c", f"raise SystemExit({judged})"], only_tells=True),
+            command.Step(["python", "-c", "raise SystemExit(0)"]),
+        ]
+        return command.run(replace(found, steps=steps))
+
+    assert [code(judged) for judged in (1, 3, 4)] == [0, 0, 0]
+    assert [code(judged) for judged in (2, 5, 130)] == [2, 5, 130]
+
+
 def test_gates_folder_is_judged_again_and_measured_anew(tmp_path):
     (tmp_path / "plan.json").write_text("{}")
     one = {"op": "verify", "provider": "recoverssm", "metric": "device_us", "case": "x", "verdict": "regressed"}
@@ -152,9 +167,15 @@ def test_gates_folder_is_judged_again_and_measured_anew(tmp_path):
         assert judge == f"python -m ci gate judge {tmp_path}"
         return measure
 
-    assert last() == "python -m ci gate --base a --case conv"
-    assert last("--op", "verify") == "python -m ci gate --base a --case verify"
-    assert last("--op", "commit") == "python -m ci gate --base a"
+    out = f"--out out/reproduce/gate-{'a' * 12}-{'b' * 12}"
+    assert last() == f"python -m ci gate --base a --case conv {out}"
+    assert last("--op", "verify") == f"python -m ci gate --base a --case verify {out}"
+    assert last("--op", "commit") == f"python -m ci gate --base a {out}"
+
+    (tmp_path / "verdict.json").write_text("{}")
+    shown = CliRunner().invoke(app, ["reproduce", str(tmp_path)])
+    assert shown.exit_code == 2
+    assert "expected a gate's verdict: KeyError" in shown.output
 
 
 def test_folder_that_is_no_gate_is_refused(tmp_path):
