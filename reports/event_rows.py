@@ -9,6 +9,7 @@ from urllib.parse import quote, urlencode
 from benchmarks.harness.records import Verdict
 from ci.policy import KnownRegressions
 from reports import text
+from reports.addresses import series_address
 from reports.details import Link
 from reports.events import STATES, Event, Spell
 from reports.sources import History
@@ -29,6 +30,7 @@ MARKS = {
 class SeriesLine:
     name: str  # op, provider and metric
     case: str
+    series_href: str  # of its place on the page of series, with the samples of the last night that has it
     href: str  # of the case's place on the page of cases
     change: str  # estimate with interval
     limit: str
@@ -117,6 +119,9 @@ def _line(gpu_model: str, spell: Spell, known: KnownRegressions) -> SeriesLine:
     return SeriesLine(
         name=series_name(verdict),
         case=verdict.case,
+        series_href=series_address(
+            gpu_model, verdict.case, (verdict.metric, verdict.op, verdict.provider, verdict.contract), spell.last.id
+        ),
         href=case_address(gpu_model, verdict.case),
         change=change_text(verdict),
         limit=text.percent(verdict.limit_pct),

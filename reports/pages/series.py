@@ -10,7 +10,6 @@ import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlencode
 
 from benchmarks.harness.records import Verdict
 from benchmarks.harness.stats.change_point import night_value, steps
@@ -52,12 +51,6 @@ PAGE = Page(
     load,
     ("numbers.js", *PLOTS, "series_charts.js", "series.js"),
 )
-
-
-def series_link(model: str, case: str, series: Series, night: str = "") -> str:
-    """Address of one series on this page, with the samples of a night where one is named."""
-    state = {"gpu": text.file_slug(model), "case": case, "series": "/".join(series)}
-    return f"series.html#{urlencode(state | ({'night': night} if night else {}))}"
 
 
 def _data(site: Site, lines: Sequence[Timeline]) -> Iterator[tuple[str, Any]]:

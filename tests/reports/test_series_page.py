@@ -13,9 +13,10 @@ import pytest
 from benchmarks.harness.samples import SampleSeries, samples_table
 from benchmarks.harness.store import Store
 from ci.config import load_thresholds
+from reports.addresses import series_address
 from reports.derive import COMMIT, VERIFY, Series
 from reports.pages.samples import SHOWN_NIGHTS, night_samples
-from reports.pages.series import case_series, segments, series_link
+from reports.pages.series import case_series, segments
 from reports.pages.timeline import Timeline, timeline, timeline_data
 from reports.sources import History, read_stores
 from tests.reports.browsing import is_light, opened
@@ -141,7 +142,7 @@ def test_samples_say_which_do_not_count_and_a_table_that_cannot_be_read_is_named
 
 
 def test_a_link_to_a_series_says_all_of_it():
-    state = parse_qs(urlsplit(series_link("nvidia-h200", "a&b=c#d", VERIFY, "night")).fragment)
+    state = parse_qs(urlsplit(series_address("nvidia-h200", "a&b=c#d", VERIFY, "night")).fragment)
 
     assert state == {"gpu": ["nvidia-h200"], "case": ["a&b=c#d"], "series": [KEY], "night": ["night"]}
 
