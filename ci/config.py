@@ -68,7 +68,7 @@ class LimitRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     margin_pct: Share | None = None
     paired_limit_pct: Percent | None = None  # of ``ci gate``; where left out those of [paired]
     paired_margin_pct: Share | None = None
-    floor_us: Annotated[float, msgspec.Meta(ge=0)] = 0.0  # a change of a time by less is never acted on
+    floor_us: Annotated[float, msgspec.Meta(ge=0, lt=1e6)] = 0.0  # a change of a time by less is never acted on
     band_pct: Percent | None = None  # only of exact values: how much worse is no regression
     decimals: Annotated[int, msgspec.Meta(ge=0, le=9)] | None = None  # to show, of a value in its unit
     gated: bool = True

@@ -11,8 +11,10 @@ def marks(name: str) -> tuple[str, str]:
 
 
 def write_between_marks(path: Path, name: str, text: str) -> None:
-    """Replace what lies between the marks of this name. Raises UsageError when the document has none."""
+    """Replace what lies between the marks of this name. UsageError without document or marks."""
     start, end = marks(name)
+    if not path.is_file():
+        raise UsageError(f"{path}: no such document")
     before, found, rest = path.read_text(encoding="utf-8").partition(start)
     _, closed, after = rest.partition(end)
     if not found or not closed:

@@ -7,6 +7,7 @@ new name; without an entry its old name is missing.
 
 import datetime as dt
 import hashlib
+import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -266,9 +267,9 @@ def load_aliases(path: Path = ALIASES_FILE) -> Aliases:
 def check_entry(where: str, entry: KnownRegression) -> None:
     """Raises UsageError for an entry that is valid TOML and no sound decision."""
     low, high = entry.expected_pct
-    if low > high or low * high <= 0:
+    if not (-math.inf < low <= high < math.inf and low * high > 0):
         raise UsageError(
-            f"{where}: expected_pct: expected [low, high], both above or both below 0, got [{low:g}, {high:g}]"
+            f"{where}: expected_pct: expected [low, high], finite, both above or both below 0, got [{low:g}, {high:g}]"
         )
     for name in ("metric", "op", "provider"):
         if any(mark in getattr(entry, name) for mark in "*?["):

@@ -86,7 +86,7 @@ def regression(
             owner,
             reason,
             today,
-            _day(expires) if expires else today + dt.timedelta(days=entries_of.DAYS),
+            today + dt.timedelta(days=entries_of.DAYS) if expires is None else _day(expires),
             case,
             metric,
             op,

@@ -32,6 +32,8 @@ def accept_night(store: Store, name: str, owner: str, reason: str, *, dry_run: b
 
 def find_night(store: Store, name: str) -> Night:
     """Raises as ``accept_night``, for want of one night of that name."""
+    if not name.strip():
+        raise UsageError("NIGHT: expected the id of a night or its end, got nothing")
     nights = store.nights()
     found = [night for night in nights if night.id.lower().endswith(name.lower())]
     if not found:

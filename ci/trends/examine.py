@@ -129,6 +129,9 @@ def examine(nights: Sequence[Measured], policy: Policy, pinned: str | None = Non
     found = Trends(newest.gpu_model, newest.id, len(nights))
     if newest.exit_code == Exit.INVALID:  # it says nothing of the nights before
         return found
+    if not nights[-1].records:
+        found.notes.append(f"trends: no record of night {newest.id} can be read, so nothing is said of it")
+        return found
     found.series = nightly_series(nights, policy)
     look = _Look(found, policy, dt.date.fromisoformat(newest.created_utc[:10]))
     look.for_steps()

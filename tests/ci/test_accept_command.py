@@ -102,6 +102,12 @@ class TestNight:
         assert refused.exit_code == Exit.MISSING
         assert store.nights()[-1].id in refused.output
 
+    def test_an_empty_name_is_no_night_even_where_there_is_one_alone(self, tmp_path):
+        done = self.accept(store_nights(tmp_path / "store", regressed_night(1)), "")
+
+        assert done.exit_code == Exit.USAGE
+        assert "expected the id of a night" in done.output
+
     @pytest.mark.parametrize(("options", "named"), [(["--owner", " "], "--owner"), (["--reason", "ok"], "--reason")])
     def test_owner_and_reason_are_needed(self, store, options, named):
         refused = self.accept(store, store.nights()[-1].id, *options)
@@ -196,6 +202,7 @@ class TestRegression:
     @pytest.mark.parametrize(
         ("options", "code", "named"),
         [
+            (["--expires", ""], Exit.USAGE, "--expires: expected a date"),
             (["--expires", "soon"], Exit.USAGE, "--expires: expected a date"),
             (["--expires", "2036-01-01"], Exit.USAGE, "at most 180 days"),
             (["--op", "conv"], Exit.MISSING, "no regression fits"),

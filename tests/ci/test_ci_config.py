@@ -116,6 +116,7 @@ def test_a_row_may_be_of_one_series_on_one_card(tmp_path):
         ),
         ("limit_pct = 10.0", 'contract = "exact"\nfloor_us = 1.0', r"row 1: floor_us: of times alone"),
         ("limit_pct = 10.0", "limit_pct = 10.0\nfloor_us = -1.0", r"floor_us"),
+        ("limit_pct = 10.0", "limit_pct = 10.0\nfloor_us = inf", r"floor_us"),
         ("limit_pct = 10.0", "limit_pct = 10.0\ndecimals = 1.5", r"decimals"),
         ("[paired]", "[paired]\nblocks = 6", r"unknown field `blocks`.*paired"),
         ('reason = "long enough to be a reason"\n', "", r"missing required field `reason`"),

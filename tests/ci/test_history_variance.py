@@ -180,6 +180,11 @@ def test_a_document_without_marks_is_a_usage_error(tmp_path):
         write_between_marks(tmp_path / "a.md", MARK, "new")
 
 
+def test_a_document_that_is_not_there_is_a_usage_error(tmp_path):
+    with pytest.raises(UsageError, match="no such document"):
+        write_between_marks(tmp_path / "a.md", MARK, "new")
+
+
 def test_the_figures_in_the_documents_are_those_of_the_recorded_nights():
     text = (ROOT / "docs" / "measuring.md").read_text()
     shown = re.search(f"{MARKS[0]}\n(.*){MARKS[1]}", text, re.DOTALL)[1].strip()

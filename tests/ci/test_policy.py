@@ -173,6 +173,8 @@ def test_what_has_landed_excuses_no_pull_request(known_of):
         ('owner = "kernels"', 'owner = "kernels"\nuntil = "x"', r"unknown field `until`"),
         ("[2.0, 5.0]", "[5.0, 2.0]", r"entry 1: expected_pct: expected \[low, high\]"),
         ("[2.0, 5.0]", "[-2.0, 5.0]", r"entry 1: expected_pct: .*both above or both below 0"),
+        ("[2.0, 5.0]", "[2.0, inf]", r"entry 1: expected_pct: .*finite"),
+        ("[2.0, 5.0]", "[nan, nan]", r"entry 1: expected_pct: .*finite"),
         ("[2.0, 5.0]", "5.0", r"expected_pct"),
         ('"verify"', '"*"', r"entry 1: op: expected one name, got '\*'"),
         ('"2026-12-31"', '"2027-12-31"', r"entry 1: expires: expected at most 180 days"),

@@ -108,6 +108,17 @@ def test_flat_nights_are_quiet():
     assert (found.alarms, found.suspicions, found.changes, found.code) == ([], [], [], Exit.PASS)
 
 
+def test_night_whose_records_are_gone_repeats_no_alarm_of_the_night_before():
+    before = nights(with_step(20, 3, 1.05))
+    assert examine(before, POLICY).alarms
+
+    lost = Measured(night(23, 105.0).night, [])
+    found = examine([*before, lost], POLICY, before[0].night.id)
+
+    assert (found.alarms, found.series) == ([], [])
+    assert found.notes == [f"trends: no record of night {lost.night.id} can be read, so nothing is said of it"]
+
+
 def test_one_slow_night_is_suspected_and_no_alarm():
     found = examine(nights(with_step(14, 1, 1.03)), POLICY)
 

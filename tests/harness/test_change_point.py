@@ -109,6 +109,18 @@ def test_an_old_step_hides_no_new_one():
         assert len(after_another) == len(alone) + 1
 
 
+@pytest.mark.parametrize("noise_pct", [0.0, 0.05, 0.2])
+def test_changes_below_the_limit_hide_no_step(noise_pct):
+    rng = np.random.default_rng(7)
+    found = 0
+    for _ in range(50):
+        small = np.cumsum(rng.choice([-0.4, 0.0, 0.4], 12)).repeat(5)  # percent; a commit now and then
+        values = stepped(nights("white", rng, noise_pct=noise_pct) * (1 + small / 100), 50, 5)
+        found += any(abs(step.index - 50) <= 1 for step in steps(values, LIMIT_PCT))
+
+    assert found >= 47
+
+
 def test_one_spike_is_no_alarm_and_asks_for_a_confirmation():
     values = nights("white", np.random.default_rng(4), 30)
     spike = [*values[:-1], values[-1] * 1.08]

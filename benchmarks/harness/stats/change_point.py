@@ -8,6 +8,7 @@ Creep that makes no step is for ``verdict.judge_night``, by nights against those
 Which library finds the steps, with what rules, and what they find: docs/decisions/0025-steps-by-ruptures.md.
 """
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -99,9 +100,10 @@ def adjusted(values: Sequence[float], controls: Sequence[float]) -> tuple[list[f
 def steps(values: Sequence[float], limit_pct: float) -> list[Step]:
     """Lasting changes by at least ``limit_pct`` and three times the spread between nights.
 
-    Optimal segmentation of the logarithms into levels (PELT, squared error), spikes of single nights taken out. A step
-    between two levels counts when 12 nights before and 3 after carry it, each with four fifths of its nights on their
-    own side of the middle. Values are positive and of one environment; below 15 nights there is no step.
+    Optimal segmentation of the logarithms into levels (PELT, squared error), spikes of single nights taken out and
+    levels joined that differ by less than the limit. A step between two levels counts when 12 nights before and 3 after
+    carry it, each with four fifths of its nights on their own side of the middle. Values are positive and of one
+    environment; below 15 nights there is no step.
 
     Raises:
         ValueError: a value is no positive finite number.
@@ -115,8 +117,8 @@ def steps(values: Sequence[float], limit_pct: float) -> list[Step]:
     noise = _noise(logs)
     scaled = (_without_spikes(logs, noise) - np.median(logs)) / noise
     search = ruptures.KernelCPD(kernel="linear", min_size=MIN_AFTER).fit(scaled[:, None])
-    bounds = [0, *search.predict(pen=PENALTY * math.log(len(logs)))]
     least = math.log1p(limit_pct / 100)
+    bounds = _levels(logs, [0, *search.predict(pen=PENALTY * math.log(len(logs)))], least)
     found = []
     for start, at, end in zip(bounds, bounds[1:], bounds[2:], strict=False):
         before, after = logs[start:at], logs[at:end]
@@ -153,6 +155,19 @@ def to_confirm(
     return [
         s is not None and next(found) and abs(s.z) > SUSPICIOUS_Z and abs(s.shift_pct) >= least_pct for s in surprises
     ]
+
+
+def _levels(logs: Floats, bounds: Sequence[int], least: float) -> list[int]:
+    # Changes below the limit are no steps, so they end no level either: the smallest goes first, until none is left.
+    bounds = list(bounds)
+    while len(bounds) > 2:
+        medians = [np.median(logs[start:end]) for start, end in itertools.pairwise(bounds)]
+        changes = np.abs(np.diff(medians))
+        smallest = int(np.argmin(changes))
+        if changes[smallest] >= least:
+            break
+        del bounds[smallest + 1]
+    return bounds
 
 
 def _carried(before: Floats, after: Floats) -> bool:
