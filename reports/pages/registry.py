@@ -1,11 +1,16 @@
 """All pages, in the order of the navigation. The first is the one people open."""
 
 from reports.pages import (
+    about,
     cases,
     compare,
+    gpus,
+    numerics,
     regressions,
     roofline,
+    runs,
     series,
+    static,
     today,
     trust,
 )
@@ -17,6 +22,11 @@ PAGES: tuple[Page, ...] = (
     cases.PAGE,
     series.PAGE,
     compare.PAGE,
+    gpus.PAGE,
     roofline.PAGE,
+    static.PAGE,
+    numerics.PAGE,
     trust.PAGE,
+    runs.PAGE,
+    about.PAGE,
 )

@@ -10,9 +10,9 @@ if TYPE_CHECKING:
 NBSP = "\N{NO-BREAK SPACE}"
 
 
-def table(document: Document, title: str) -> Table:
-    """The only table of this title."""
-    sections = document.sections
+def table(document: Document, title: str, section: str = "") -> Table:
+    """The only table of this title, in the section with this key."""
+    sections = [one for one in document.sections if section in ("", one.key)]
     tables = [one for section in sections for one in section.tables]
     tables += [one for section in sections for fold in section.folds for one in fold.tables]
     (found,) = [one for one in tables if one.title == title]
