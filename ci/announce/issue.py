@@ -79,10 +79,7 @@ def _commands(night: Night, found: Sequence[Verdict], good: str | None, bad: str
     case = found[0].case if len({v.case for v in found}) == 1 else "*"
     commands = [again(night, v) for v in found[:COMMANDS]]
     if good and bad and good != bad and not night.is_static:
-        commands += [
-            f"python -m ci gate --base {good} --head {bad} --case {shlex.quote(case)}",
-            f"python -m ci backfill {good}..{bad} --case {shlex.quote(case)}",
-        ]
+        commands.append(f"python -m ci bisect {good} {bad} --set {night.case_set} --case {shlex.quote(case)}")
     return commands
 
 

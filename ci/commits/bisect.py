@@ -18,7 +18,7 @@ from ci.exits import Exit, MissingDataError, UsageError
 from ci.gate import prepare as preparing
 from ci.gate import running
 from ci.gate.judge import judge
-from ci.gate.plan import PLAN_FILE
+from ci.gate.plan import PLAN_FILE, USUAL_BLOCKS
 from ci.gate.result import GateResult, GateVerdict
 from ci.trees import LIBRARY, Repository
 
@@ -42,7 +42,7 @@ class Request:
     op: str = "*"
     provider: str = "*"
     seed: int = 0
-    blocks: tuple[int, int] = (6, 12)
+    blocks: tuple[int, int] = (USUAL_BLOCKS["screen"], USUAL_BLOCKS["confirm"])
     program: str | None = None
 
 

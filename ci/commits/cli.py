@@ -9,6 +9,7 @@ from rich.console import Console
 
 from benchmarks.harness.command_line import CommandLine
 from ci.exits import MissingDataError, UsageError
+from ci.gate.plan import USUAL_BLOCKS
 from ci.shell import JsonFlag, end_with, errors, print_json
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def backfill(
     case_set: Annotated[str, typer.Option("--set", help="Set of cases (benchmarks/cases.py).")] = "pr",
     case: CaseGlob = "*",
     rounds: Annotated[int, typer.Option("--processes", min=1, help="Fresh processes per commit: as many rounds.")] = 5,
-    every: Annotated[int, typer.Option(min=1, help="Only every so manieth commit; B is always one.")] = 1,
+    every: Annotated[int, typer.Option(min=1, help="Take every N-th commit only, B among them.")] = 1,
     program: Annotated[
         str | None,
         typer.Option(metavar="REF", help="Commit whose benchmarks measure all, or own: each its own. [B]"),
@@ -198,8 +199,10 @@ def bisect(
         str | None,
         typer.Option(metavar="REF", help="Commit whose benchmarks measure; GOOD, BAD or HEAD, the first with gates."),
     ] = None,
-    blocks: Annotated[int, typer.Option(min=1, help="Blocks of four processes for a commit.")] = 6,
-    confirm_blocks: Annotated[int, typer.Option(min=1, help="Fresh blocks where it looks changed.")] = 12,
+    blocks: Annotated[int, typer.Option(min=1, help="Blocks of four processes for a commit.")] = USUAL_BLOCKS["screen"],
+    confirm_blocks: Annotated[int, typer.Option(min=1, help="Fresh blocks where it looks changed.")] = USUAL_BLOCKS[
+        "confirm"
+    ],
     out: Annotated[Path, typer.Option(help="Folder of the gates and of the state.")] = Path("out/bisect"),
     gpus: Annotated[str | None, typer.Option(help="UUID of one GPU; the first if left out.")] = None,
     wait: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="Wait so long for a GPU in use.")] = 0.0,

@@ -53,7 +53,7 @@ def commits_between(repository: Repository, base: str, head: str) -> list[str]:
 
 
 def thin(commits: Sequence[str], every: int) -> list[str]:
-    """Every so manieth commit, the newest always among them."""
+    """Every N-th commit, the newest always among them."""
     return list(commits[::-1][::every][::-1])
 
 

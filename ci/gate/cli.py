@@ -11,6 +11,8 @@ from benchmarks.harness.command_line import CommandLine
 from ci.exits import Exit, UsageError
 from ci.shell import JsonFlag, errors, print_json
 
+from .plan import USUAL_BLOCKS
+
 if TYPE_CHECKING:
     from .prepare import Request
 
@@ -60,8 +62,8 @@ def gate(  # the options are the documentation
     pattern: Cases = "*",
     out: Out = Path("out/gate"),
     seed: Seed = None,
-    blocks: Blocks = 6,
-    confirm_blocks: ConfirmBlocks = 12,
+    blocks: Blocks = USUAL_BLOCKS["screen"],
+    confirm_blocks: ConfirmBlocks = USUAL_BLOCKS["confirm"],
     harness: HarnessName = None,
     arch: Archs = None,
     with_data: WithData = None,
@@ -111,8 +113,8 @@ def prepare(  # the options are the documentation
     case_set: CaseSet = "pr",
     pattern: Cases = "*",
     seed: Seed = None,
-    blocks: Blocks = 6,
-    confirm_blocks: ConfirmBlocks = 12,
+    blocks: Blocks = USUAL_BLOCKS["screen"],
+    confirm_blocks: ConfirmBlocks = USUAL_BLOCKS["confirm"],
     harness: HarnessName = None,
     arch: Archs = None,
     with_data: WithData = None,
@@ -220,8 +222,8 @@ def _prepare(request: "Request", out: Path, console: Console) -> dict[str, objec
     plan = fill(request, out, Repository(ROOT))
     for line in (
         f"base {plan.base.commit[:12]} ({plan.base_found}): {plan.base.subject}",
-        f"head {plan.head.commit[:12]}, {plan.distance} commits on: {plan.head.subject}",
-        f"{len(plan.cases)} cases of set {plan.case_set}, seed {plan.seed}, measured by the program of {plan.harness}",
+        f"head {plan.head.commit[:12]} (distance {plan.distance}): {plan.head.subject}",
+        f"set {plan.case_set}, cases: {len(plan.cases)}, seed {plan.seed}, measured by the program of {plan.harness}",
         *(
             ["policy changed, which an owner has to approve: the head's " + shortened(plan.policy_changes)]
             if plan.policy_changes

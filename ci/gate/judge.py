@@ -67,8 +67,8 @@ def exit_code(verdicts: Sequence[GateVerdict], findings: Sequence[Finding]) -> E
     return min(codes, key=WORST_FIRST.index)
 
 
-def command(plan: Plan, case: str | None = None) -> str:
-    """What repeats the gate, or one case of it."""
+def command(plan: Plan, case: str | None = None, arch: str = "") -> str:
+    """What repeats the gate, or one case or compiled figure of it."""
     pattern = case or plan.pattern
     argv = ["python", "-m", "ci", "gate", "--base", plan.base.commit[:12], "--head", plan.head.commit[:12]]
     argv += ["--set", plan.case_set, *(["--case", pattern] if pattern != "*" else [])]
@@ -76,7 +76,7 @@ def command(plan: Plan, case: str | None = None) -> str:
     options: dict[BlockStage, str] = {"screen": "--blocks", "confirm": "--confirm-blocks"}
     for stage, option in options.items():
         argv += [option, str(plan.blocks[stage])] if plan.blocks[stage] != USUAL_BLOCKS[stage] else []
-    return shlex.join([*argv, "--seed", str(plan.seed)])
+    return shlex.join([*argv, *(["--arch", arch] if arch else []), "--seed", str(plan.seed)])
 
 
 def _side(plan: Plan, side: str) -> SideOf:
@@ -96,7 +96,10 @@ def _with_known(evidence: Evidence, verdicts: Sequence[GateVerdict]) -> tuple[li
 
 
 def _with_reproduction(plan: Plan, one: GateVerdict) -> GateVerdict:
-    return one if one.verdict == "unchanged" else msgspec.structs.replace(one, reproduce=command(plan, one.case))
+    if one.verdict == "unchanged":
+        return one
+    arch = one.gpu_model if one.contract == "static" else ""
+    return msgspec.structs.replace(one, reproduce=command(plan, one.case, arch))
 
 
 def _rank(one: GateVerdict) -> tuple[object, ...]:

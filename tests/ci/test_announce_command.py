@@ -51,7 +51,7 @@ class TestIssue:
         assert "Not slower at `aaaaaaaaaa`, slower at `bbbbbbbbbb`" in found.body
         assert f"python -m ci reproduce {made.night.id}" in found.body
         assert "--op verify --metric device_us" in found.body
-        assert "python -m ci gate --base aaaaaaaaaa --head bbbbbbbbbb" in found.body
+        assert "python -m ci bisect aaaaaaaaaa bbbbbbbbbb --set smoke --case kimi" in found.body
         assert f"python -m ci accept regression {made.night.id} --op verify" in found.body
         assert found.as_file().startswith(f"{found.title}\n\n")
 

@@ -253,6 +253,7 @@ def test_the_line_that_repeats_a_gate_has_its_blocks_and_is_safe_to_copy(fake_ga
     sides = f"--base {base[:12]} --head {base[:12]} --set pr"
     assert command(fake_gate.plan) == f"python -m ci gate {sides} --blocks 4 --seed 7"
     assert "--case 'x; ls' --blocks" in command(fake_gate.plan, "x; ls")
+    assert command(fake_gate.plan, "one", "sm_90").endswith("--case one --blocks 4 --arch sm_90 --seed 7")
 
 
 def test_a_gate_judged_elsewhere_gives_the_same_bytes(fake_gate, tmp_path):

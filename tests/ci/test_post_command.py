@@ -320,10 +320,17 @@ class TestArtifact:
 
     def test_every_command_of_a_gate_is_known(self):
         sides = {side: SimpleNamespace(commit=digit * 40) for side, digit in (("base", "1"), ("head", "2"))}
-        plan = SimpleNamespace(**sides, pattern="*_b32_*,kimi[13]*", case_set="pr", harness="own", seed=7)
+        plan = SimpleNamespace(
+            **sides,
+            pattern="*_b32_*,kimi[13]*",
+            case_set="pr",
+            harness="own",
+            seed=7,
+            blocks={"screen": 2, "confirm": 3},
+        )
 
-        for case in (None, CASE):
-            assert COMMAND.fullmatch(command(plan, case))
+        for case, arch in ((None, ""), (CASE, ""), (CASE, "sm_90")):
+            assert COMMAND.fullmatch(command(plan, case, arch))
 
     def test_more_than_anybody_reads_is_refused(self):
         gate = replace(GATE, verdicts=[], findings=[finding("note", "x", 0)] * 20_001)

@@ -91,7 +91,8 @@ def distance(result: GateResult) -> str:
 
 def setting(result: GateResult) -> str:
     """Card, versions, set and blocks."""
-    blocks = ", ".join(f"{count} blocks in {stage}" for stage, count in sorted(result.n_blocks.items(), reverse=True))
+    counts = sorted(result.n_blocks.items(), reverse=True)
+    blocks = f"blocks: {', '.join(f'{count} in {stage}' for stage, count in counts)}"
     parts = [result.gpu_model or "no card", result.environment, f"set {result.case_set}", blocks, f"seed {result.seed}"]
     return "; ".join(part for part in parts if part)
 
