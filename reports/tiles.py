@@ -25,6 +25,7 @@ class Tile:
     key: str
     label: str
     value: str
+    number: float | None  # the value itself, in the unit of the metric; None where there is none
     word: str  # what the value means, so that sign and colour never stand alone
     tone: str  # "good" | "bad" | "" (colour only repeats the word)
     detail: str  # range over processes, or why there is no value
@@ -68,12 +69,12 @@ def tiles_of(case: str, past: Sequence[Past]) -> list[Tile]:
 def _overhead(key: str, label: str, figure: Figure, note: str, spark: Spark | None) -> Tile:
     value = figure.median
     if value is None:
-        return Tile(key, label, text.MISSING, "no figure", "", figure.reason, note, spark)
+        return Tile(key, label, text.MISSING, None, "no figure", "", figure.reason, note, spark)
     shown = text.percent(value, signed=True)
     even = shown == text.percent(0)
     word = "level with full state" if even else "slower than full state" if value > 0 else "faster than full state"
     tone = "" if even else "bad" if value > 0 else "good"
-    return Tile(key, label, shown, word, tone, _range(figure, "pct"), note, spark)
+    return Tile(key, label, shown, value, word, tone, _range(figure, "pct"), note, spark)
 
 
 def _commit(processes: Processes, case: str, figure: Figure, spark: Spark | None) -> Tile:
@@ -81,9 +82,11 @@ def _commit(processes: Processes, case: str, figure: Figure, spark: Spark | None
     named = [f"{name} {text.micros(processes.figure(series, case).median)}" for name, series in parts]
     note = f"measured alone: {', '.join(named)} µs"
     if figure.median is None:
-        return Tile("commit", "Commit latency", text.MISSING, "no figure", "", figure.reason, note, spark)
+        return Tile("commit", "Commit latency", text.MISSING, None, "no figure", "", figure.reason, note, spark)
     value = text.value_with_unit(figure.median, "us")
-    return Tile("commit", "Commit latency", value, "per step, all layers", "", _range(figure, "us"), note, spark)
+    return Tile(
+        "commit", "Commit latency", value, figure.median, "per step, all layers", "", _range(figure, "us"), note, spark
+    )
 
 
 def _memory(processes: Processes, case: str, now: derive.Headline, spark: Spark | None) -> Tile:
@@ -94,10 +97,22 @@ def _memory(processes: Processes, case: str, now: derive.Headline, spark: Spark 
     if gain is not None:
         note += f"; cache capacity {text.percent(gain, signed=True, digits=2)}"
     if saved.median is None or share.median is None:
-        return Tile("memory", "Memory saved", text.MISSING, "no figure", "", saved.reason or share.reason, note, spark)
+        return Tile(
+            "memory", "Memory saved", text.MISSING, None, "no figure", "", saved.reason or share.reason, note, spark
+        )
     word = f"{text.size(abs(saved.median))} {'less' if saved.median > 0 else 'more'} than full state"
     tone = "good" if saved.median > 0 else "bad"
-    return Tile("memory", "Memory saved", text.percent(share.median), word, tone, "exact, not measured", note, spark)
+    return Tile(
+        "memory",
+        "Memory saved",
+        text.percent(share.median),
+        share.median,
+        word,
+        tone,
+        "exact, not measured",
+        note,
+        spark,
+    )
 
 
 def _pair(processes: Processes, case: str, ours: derive.Series, full: derive.Series, scope: str) -> str:
