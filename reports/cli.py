@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Literal, NoReturn
 
 import typer
 
@@ -10,7 +10,7 @@ from benchmarks.harness.closed_pipes import outlive_readers
 from benchmarks.harness.command_line import CommandLine
 from benchmarks.harness.errors import StoreError
 from reports.sources import History, read_stores
-from reports.trust_records import TRUST_FOLDER, read_trust
+from reports.trust_records import TRUST_FOLDER, Trust, read_trust
 
 OK, OUTDATED, USAGE, MISSING_DATA, INVALID, ENVIRONMENT = 0, 1, 2, 3, 4, 5
 
@@ -23,6 +23,7 @@ app = CommandLine(
     pretty_exceptions_enable=False,
 )
 
+Form = Literal["html", "markdown"]
 Stores = Annotated[
     list[str],
     typer.Option(
@@ -48,6 +49,17 @@ def _open(stores: list[str]) -> History:
     return history
 
 
+def _open_trust(folder: Path) -> Trust:
+    if folder != TRUST_FOLDER and not folder.is_dir():
+        _fail(
+            f"--trust: expected a folder of trust records, got {folder}; python -m ci calibrate score writes one", USAGE
+        )
+    trust = read_trust(folder)
+    for line in trust.damaged:
+        typer.echo(f"left out, unreadable: {line}", err=True)
+    return trust
+
+
 def _nights(number: int, kind: str) -> str:
     return f"{number} {kind} night{'' if number == 1 else 's'}"
 
@@ -55,7 +67,15 @@ def _nights(number: int, kind: str) -> str:
 @app.command()
 def build(
     store: Stores,
-    out: Annotated[Path, typer.Option(help="Folder of the site; empty, or written by an earlier build.")],
+    out: Annotated[
+        Path, typer.Option(help="Folder of the site, empty or written by an earlier build; with Markdown a file.")
+    ],
+    form: Annotated[
+        Form, typer.Option("--format", help="The site, or one file in short, for the page of a job.")
+    ] = "html",
+    page: Annotated[
+        list[str] | None, typer.Option(help="With Markdown: a page of tables to append, more than once.")
+    ] = None,
     trust: Annotated[Path, typer.Option(help="Folder of trust records (ci calibrate score).")] = TRUST_FOLDER,
     public: Annotated[
         bool, typer.Option("--public", help="Leave out the raw records: they name card and host in full.")
@@ -65,13 +85,20 @@ def build(
 
     A store without any night gives a page that says so. Unreadable files are named, left out, and give exit code 4.
 
-    Example: `python -m reports build --store reports/history --store .nights --out site`
+    Example: `python -m reports build --store reports/history --store .nights --out site`;
+    `python -m reports build --store reports/history --format markdown --page trust --out summary.md`
     """
     from reports.site import ForeignFolderError, build_site
 
-    history = _open(store)
+    if page and form == "html":
+        _fail("--page: the site has every page; expected --format markdown beside it", USAGE)
+    history, records = _open(store), _open_trust(trust)
+    damaged = bool(history.damaged or records.damaged)
+    if form == "markdown":
+        _write_summary(history, records, out, page or [])
+        raise typer.Exit(INVALID if damaged else OK)
     try:
-        built = build_site(history, out, trust=read_trust(trust), raw=not public)
+        built = build_site(history, out, trust=records, raw=not public)
     except ForeignFolderError as error:
         _fail(error, USAGE)
     except ModuleNotFoundError as error:
@@ -86,8 +113,25 @@ def build(
     nights = ", ".join(_nights(number, kind) for kind, number in kinds.items())
     typer.echo(f"{nights}, {built.num_files} files", err=True)
     typer.echo(built.index)
-    if history.damaged:
+    if damaged:
         raise typer.Exit(INVALID)
+
+
+def _write_summary(history: History, trust: Trust, out: Path, pages: list[str]) -> None:
+    from datetime import UTC, datetime
+
+    from reports.pages.page import Site
+    from reports.summary import UnknownPageError, summary_markdown
+
+    try:
+        written = summary_markdown(Site(history, datetime.now(UTC), trust=trust), pages)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(written, encoding="utf-8")
+    except UnknownPageError as error:
+        _fail(f"--page: {error}", USAGE)
+    except OSError as error:
+        _fail(f"--out: {error}", ENVIRONMENT)
+    typer.echo(out)
 
 
 @app.command()

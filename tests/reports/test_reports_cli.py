@@ -52,6 +52,46 @@ def test_build_into_a_foreign_folder_is_a_usage_error(golden_store, tmp_path):
     assert "--out" in output
 
 
+def test_build_of_markdown_writes_one_file_with_the_pages_asked_for(golden_store, tmp_path):
+    out = tmp_path / "job" / "summary.md"
+
+    code, output = run("build", "--store", golden_store, "--format", "markdown", "--page", "about", "--out", out)
+
+    assert (code, output.strip()) == (0, str(out))
+    assert out.read_text().startswith("# RecoverSSM nights\n")
+    assert "\n# About\n" in out.read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--page", "about"], "--format markdown"),
+        (["--format", "markdown", "--page", "index"], "expected some of gpus"),
+        (["--trust", "nowhere"], "--trust: expected a folder of trust records"),
+    ],
+)
+def test_build_refuses_pages_and_folders_that_are_not_there(golden_store, tmp_path, options, words):
+    code, output = run("build", "--store", golden_store, "--out", tmp_path / "out", *options)
+
+    assert code == 2
+    assert words in output
+    assert not (tmp_path / "out").exists()
+
+
+def test_build_with_a_corrupt_trust_record_names_it_and_exits_4(tmp_path):
+    for name in ("store", "trust"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "trust" / "bad.json").write_text("{")
+
+    code, output = run(
+        "build", "--store", tmp_path / "store", "--trust", tmp_path / "trust", "--out", tmp_path / "site"
+    )
+
+    assert code == 4
+    assert "left out, unreadable: bad.json" in output
+    assert "bad.json" in (tmp_path / "site" / "trust.html").read_text()
+
+
 def test_build_with_a_corrupt_record_names_it_writes_the_page_and_exits_4(tmp_path):
     write_night(Store(tmp_path / "store"), NightPlan(1), golden_cases()[:1])
     victim = sorted((tmp_path / "store" / "records").rglob("*.json"))[0]
