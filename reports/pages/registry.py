@@ -3,6 +3,7 @@
 from reports.pages import (
     about,
     cases,
+    commit,
     compare,
     gpus,
     numerics,
@@ -20,6 +21,7 @@ PAGES: tuple[Page, ...] = (
     today.PAGE,
     regressions.PAGE,
     cases.PAGE,
+    commit.PAGE,
     series.PAGE,
     compare.PAGE,
     gpus.PAGE,

@@ -251,8 +251,9 @@ def test_a_rebuild_leaves_nothing_of_the_last_one(tmp_path):
     build(tmp_path / "other", tmp_path / "site")
 
     files = [path.name for path in (tmp_path / "site" / "data" / "nvidia-h200").rglob("*.js")]
-    own = golden_cases()[0].name
-    assert sorted(files) == [f"case-{own}.js", f"{own}.js", "night.js", f"series-{own}.js", "timeline.js"]
+    one, other = (case.name for case in golden_cases()[:2])
+    assert any(one in name for name in files)
+    assert not any(other in name for name in files)
 
 
 def test_history_is_cut_where_the_environment_changed(golden_site):

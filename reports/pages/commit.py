@@ -1,0 +1,267 @@
+"""The commit kernel over commits: what one commit of all layers takes, of what it is made, and what it is held against.
+
+Points are nights and, apart from them, commits that a backfill measured in turn on one card.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.harness.records import Case
+from reports import derive, text
+from reports.addresses import series_address
+from reports.changes import gained
+from reports.derive import Figure, Processes, Series
+from reports.pages.compare import Side, sides_of
+from reports.pages.page import PLOTS, Content, Page, Site
+from reports.peers import Peers, read_peers
+from reports.views import HEADLINE_CASE
+
+PARTS = (
+    ("commit", derive.COMMIT),
+    ("plan", derive.COMMIT_PLAN),
+    ("state", derive.COMMIT_STATE),
+    ("conv", derive.CONV),
+    ("align", Series("device_us", "align", "recoverssm_align", "graph-cold")),
+    ("commit in align mode", Series("device_us", "commit", "recoverssm_align", "graph-cold")),
+    ("everybody crossing", Series("device_us", "commit_crossing", "recoverssm_align", "graph-cold")),
+)
+STEPS = (("RecoverSSM", derive.STEP), ("full state", derive.FULL_STEP))
+WORDS = ("commit_state", "commit_plan", "compact_conv", "align_plan", "commit_step", "Align mode")  # of changes
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One side that measured a commit kernel."""
+
+    side: Side
+    processes: Processes
+
+    @property
+    def commit(self) -> str | None:
+        return self.side.records[0].subject.commit
+
+    @property
+    def created_utc(self) -> str:
+        return self.side.records[0].created_utc
+
+
+@dataclass(frozen=True, slots=True)
+class CaseRow:
+    """The newest measurement of one case, as the table shows it."""
+
+    case: str
+    facts: tuple[str, ...]  # requests, window, accepted, dtype, heads
+    commit: str
+    href: str
+    span: str
+    parts: tuple[str, ...]  # as PARTS[1:]
+    floor: str
+    control: str
+    peer: str  # the fastest that is recorded
+    step: str  # ours against full state
+    when: str
+
+
+@dataclass(frozen=True, slots=True)
+class CommitModel:
+    slug: str
+    name: str
+    rows: tuple[CaseRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CommitView:
+    models: tuple[CommitModel, ...]
+    parts: tuple[str, ...]
+    first_case: str
+    method: str  # of the other projects' figures
+
+
+def load(site: Site) -> Content:
+    peers = read_peers()
+    found = {view.model: points_of(site, view.model) for view in site.gpus}
+    found = {model: points for model, points in found.items() if points}
+    if not found:
+        return Content(missing="No night of a GPU has a time of a commit.")
+    models = tuple(
+        CommitModel(text.file_slug(model), text.gpu_name(model), tuple(_rows(points, peers)))
+        for model, points in found.items()
+    )
+    first = models[0].rows[0].case
+    if any(row.case == HEADLINE_CASE for row in models[0].rows):
+        first = HEADLINE_CASE
+    method = peers.method
+    said = f"{text.gpu_name(method.gpu_model)}, {method.date}, {method.environment}; {method.timing}"
+    view = CommitView(models, tuple(name for name, _ in PARTS[1:]), first, said)
+    return Content(view, data=_data(found, peers))
+
+
+PAGE = Page(
+    "commit",
+    "Commit kernel",
+    "What does one commit of all layers take, what is it made of, what changed it, and how far is it from its floor?",
+    load,
+    ("numbers.js", *PLOTS, "commit.js"),
+)
+
+
+def points_of(site: Site, model: str) -> list[Point]:
+    """Nights and commits of backfills in which a commit was timed, oldest commit first, then in order of time.
+
+    A commit whose own time no record says is as old as its first measurement.
+    """
+    points = [Point(side, Processes(side.records)) for side in sides_of(site) if side.model == model]
+    timed = [point for point in points if any(m.key[1] == "commit" for m in _ok(point))]
+    ages: dict[str, str] = {}
+    for point in timed:
+        for record in point.side.records:
+            name, known = record.subject.commit or record.id, record.subject.commit_utc or record.created_utc
+            ages[name] = min(known, ages.get(name, known))
+    return sorted(timed, key=lambda point: (ages[point.commit or point.side.records[0].id], point.created_utc))
+
+
+def _ok(point: Point) -> Iterator[Any]:
+    for record in point.processes.records:
+        yield from (m for m in record.measurements if m.metric == "device_us" and m.status == "ok")
+
+
+def at_share(point: Point, case: str, *, control: bool) -> Figure:
+    """Byte floor of a commit in µs, or the time of the control of matching bytes: a share of each process's time."""
+    values = [
+        item.value * share / 100
+        for item in point.processes.measurements(derive.COMMIT, case)
+        if item is not None and item.status == "ok" and item.value is not None
+        if (share := item.control_pct if control else item.roofline_pct) is not None
+    ]
+    return Figure(tuple(values), "" if values else "not recorded")
+
+
+def _cases(points: Sequence[Point]) -> dict[str, Case]:
+    found = {case.name: case for point in points for record in point.side.records for case in record.cases}
+    timed = {m.case for point in points for m in _ok(point) if m.op == "commit"}
+    return {name: found[name] for name in sorted(timed & set(found), key=text.natural_key)}
+
+
+def _newest(points: Sequence[Point], case: str) -> Point:
+    timed = [point for point in points if point.processes.figure(derive.COMMIT, case).n]
+    return max(timed, key=lambda point: point.created_utc)
+
+
+def _rows(points: Sequence[Point], peers: Peers) -> Iterator[CaseRow]:
+    for name, case in _cases(points).items():
+        if not any(point.processes.figure(derive.COMMIT, name).n for point in points):
+            continue
+        point = _newest(points, name)
+        figure = point.processes.figure(derive.COMMIT, name)
+        night = point.side.night
+        rivals = sorted((us, label) for label, us, _ in _rivals(peers, case, point.side.model))
+        yield CaseRow(
+            case=name,
+            facts=(
+                str(case.num_requests),
+                str(case.spec_query_len),
+                f"{case.mean_accepted:g}",
+                case.state_dtype,
+                str(case.num_heads),
+            ),
+            commit=text.value_with_unit(figure.median, "us"),
+            href=series_address(point.side.model, name, derive.COMMIT, night.id) if night else "",
+            span=text.span(figure, "us") or "1 process",
+            parts=tuple(text.micros(point.processes.figure(series, name).median) for _, series in PARTS[1:]),
+            floor=_share(at_share(point, name, control=False), figure),
+            control=_share(at_share(point, name, control=True), figure),
+            peer=f"{text.micros(rivals[0][0])}{text.NBSP}µs, {rivals[0][1]}" if rivals else text.MISSING,
+            step=text.percent(
+                point.processes.ratio_pct(derive.STEP, derive.FULL_STEP, name).median, signed=True, digits=1
+            ),
+            when=f"{point.side.what}, {point.side.commit}",
+        )
+
+
+def _share(bound: Figure, figure: Figure) -> str:
+    if bound.median is None or not figure.median:
+        return text.MISSING
+    return f"{text.micros(bound.median)} ({text.percent(100 * bound.median / figure.median, digits=0)})"
+
+
+def _rivals(peers: Peers, case: Case, model: str) -> Iterator[tuple[str, float, str]]:
+    """Title, time and what it covers of each other project's commit at this case's accepted count, rounded."""
+    if model != peers.method.gpu_model:
+        return
+    for peer in peers.peer:
+        times = peers.of(peer.name, case.name)
+        us = times.commit_us.get(round(case.mean_accepted)) if times is not None else None
+        if us is not None:
+            yield peer.title, us, f"{peer.commit_covers or 'as named'}{', warm' if times and times.warm else ''}"
+
+
+def _data(found: dict[str, list[Point]], peers: Peers) -> Iterator[tuple[str, Any]]:
+    for model, points in found.items():
+        slug, cases = text.file_slug(model), _cases(points)
+        yield (
+            f"{slug}/commit",
+            {
+                "points": [_point(point) for point in points],
+                "changes": _changes(points),
+                "cases": [_facts(points, case) for case in cases.values()],
+            },
+        )
+        for name, case in cases.items():
+            yield f"{slug}/commit-{text.file_slug(name)}", _case(points, case, peers, model)
+
+
+def _point(point: Point) -> dict[str, Any]:
+    return {
+        "commit": point.side.commit,
+        "label": f"{point.side.what}, {point.side.case_set}, commit {point.side.commit}",
+        "backfill": point.side.night is None,
+        "environment": point.side.environment,
+        "night": point.side.night.id if point.side.night else "",
+    }
+
+
+def _changes(points: Sequence[Point]) -> list[dict[str, Any]]:
+    """Between each two neighbouring commits that were measured; ``entries`` is None where git does not know them."""
+    firsts = [place for place, point in enumerate(points) if not place or point.commit != points[place - 1].commit]
+    return [
+        {
+            "at": place,
+            "from": points[place - 1].side.commit,
+            "to": points[place].side.commit,
+            "entries": gained(points[place - 1].commit, points[place].commit, WORDS),
+        }
+        for place in firsts[1:]
+    ]
+
+
+def _facts(points: Sequence[Point], case: Case) -> dict[str, Any]:
+    newest = [point for point in points if point.processes.figure(derive.COMMIT, case.name).n]
+    figures = _newest(newest, case.name) if newest else None
+    return {
+        "name": case.name,
+        "file": text.file_slug(case.name),
+        "B": case.num_requests,
+        "T": case.spec_query_len,
+        "accepted": case.mean_accepted,
+        "dtype": case.state_dtype,
+        "heads": case.num_heads,
+        "layers": case.num_layers,
+        "commit": figures.processes.figure(derive.COMMIT, case.name).median if figures else None,
+        "floor": at_share(figures, case.name, control=False).median if figures else None,
+    }
+
+
+def _case(points: Sequence[Point], case: Case, peers: Peers, model: str) -> dict[str, Any]:
+    lines = {name: [point.processes.figure(series, case.name).values for point in points] for name, series in PARTS}
+    lines["byte floor"] = [at_share(point, case.name, control=False).values for point in points]
+    lines["control"] = [at_share(point, case.name, control=True).values for point in points]
+    steps = {name: [point.processes.figure(series, case.name).values for point in points] for name, series in STEPS}
+    return {
+        "case": case.name,
+        "stands_for": case.stands_for,
+        "lines": {name: values for name, values in lines.items() if any(values)},
+        "missing": [name for name, values in lines.items() if not any(values)],
+        "steps": {name: values for name, values in steps.items() if any(values)},
+        "peers": [list(rival) for rival in _rivals(peers, case, model)],
+    }
