@@ -19,6 +19,9 @@ class Exit(IntEnum):
     INTERRUPTED = 130
 
 
+WORST_FIRST = (Exit.BROKEN, Exit.INVALID, Exit.MISSING, Exit.REGRESSED, Exit.PASS)  # of what nights and gates end with
+
+
 class CommandError(Exception):
     """Ends a command with a message, the next step for the reader, and an exit code."""
 

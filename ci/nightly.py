@@ -23,7 +23,7 @@ from . import static_night
 from .compiling import compile_first
 from .config import Fork, load_nightly
 from .counting import NIGHTLY_SET, count
-from .exits import BrokenEnvironmentError, CommandError, Exit, Interrupted, UsageError
+from .exits import WORST_FIRST, BrokenEnvironmentError, CommandError, Exit, Interrupted, UsageError
 from .gpus import CPU, Gpu, choose_gpus, find_gpus, require_usable
 from .history.layout import HISTORY
 from .judging import judge
@@ -41,7 +41,6 @@ from .trends.stored import read_nights
 
 COMMAND = (sys.executable, "-m", "benchmarks.run")
 COMPILE_COMMAND = (sys.executable, "-m", "benchmarks.compile_first")
-WORST_FIRST = (Exit.BROKEN, Exit.INVALID, Exit.MISSING, Exit.REGRESSED, Exit.PASS)
 PAGE_CAP_S = 300
 RECORD_BYTES = 1 << 20  # a process of 40 cases leaves about as much
 

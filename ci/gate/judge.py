@@ -6,7 +6,6 @@ from pathlib import Path
 
 import msgspec
 
-from ci.exits import Exit
 from ci.judging import URGENCY
 from ci.validity import held_back
 
@@ -14,10 +13,8 @@ from .evidence import Evidence
 from .exact import judge_exact
 from .findings import find
 from .plan import STAGES, USUAL_BLOCKS, BlockStage, Plan, load_plan, save
-from .result import Finding, GateResult, GateVerdict, SideOf
+from .result import Finding, GateResult, GateVerdict, SideOf, exit_code
 from .times import judge_times
-
-WORST_FIRST = (Exit.BROKEN, Exit.INVALID, Exit.MISSING, Exit.REGRESSED, Exit.PASS)
 
 
 def judge(folder: Path) -> GateResult:
@@ -55,16 +52,6 @@ def judge_evidence(evidence: Evidence) -> GateResult:
         exit_code=int(exit_code(verdicts, findings)),
         reproduce=command(plan),
     )
-
-
-def exit_code(verdicts: Sequence[GateVerdict], findings: Sequence[Finding]) -> Exit:
-    """What casts most doubt comes first; a slower head is told apart from one that could not be judged."""
-    failing = {one.verdict for one in verdicts if one.fails}
-    codes = [Exit.PASS, *(Exit(one.exit_code) for one in findings if not one.cleared_by)]
-    codes += [Exit.INVALID] if "invalid" in failing else []
-    codes += [Exit.MISSING] if "missing" in failing else []
-    codes += [Exit.REGRESSED] if "regressed" in failing else []
-    return min(codes, key=WORST_FIRST.index)
 
 
 def command(plan: Plan, case: str | None = None, arch: str = "") -> str:

@@ -5,12 +5,13 @@ rounded where two machines' last digits may differ.
 """
 
 import math
-from typing import Literal
+from collections.abc import Sequence
+from typing import Annotated, Literal
 
 import msgspec
 
 from benchmarks.harness.records import Contract, RegressionState, Struct, VerdictName
-from ci.exits import Exit
+from ci.exits import WORST_FIRST, Exit
 
 SCHEMA_VERSION = 1
 DIGITS = 6  # significant ones that are kept of what was computed
@@ -69,7 +70,7 @@ class GateVerdict(Struct, frozen=True, kw_only=True):
     contract: Contract
     gpu_model: str  # an architecture such as "sm_90" for static figures, "cpu" for what a CPU takes
     unit: str
-    decimals: int | None = None  # to show of a value (ci/thresholds.toml)
+    decimals: Annotated[int, msgspec.Meta(ge=0, le=9)] | None = None  # to show of a value (ci/thresholds.toml)
     verdict: VerdictName
     reason: str
     stage: Stage
@@ -137,6 +138,16 @@ class GateResult(Struct, frozen=True, kw_only=True):
         for one in self.verdicts:
             found[one.verdict] = found.get(one.verdict, 0) + 1
         return found
+
+
+def exit_code(verdicts: Sequence[GateVerdict], findings: Sequence[Finding]) -> Exit:
+    """What casts most doubt comes first; a slower head is told apart from one that could not be judged."""
+    failing = {one.verdict for one in verdicts if one.fails}
+    codes = [Exit.PASS, *(Exit(one.exit_code) for one in findings if not one.cleared_by)]
+    codes += [Exit.INVALID] if "invalid" in failing else []
+    codes += [Exit.MISSING] if "missing" in failing else []
+    codes += [Exit.REGRESSED] if "regressed" in failing else []
+    return min(codes, key=WORST_FIRST.index)
 
 
 def rounded(value: float | None) -> float | None:

@@ -8,7 +8,7 @@ import zipfile
 import msgspec
 
 from ci.exits import CommandError, Exit
-from ci.gate.result import GateResult, decode
+from ci.gate.result import GateResult, decode, exit_code
 
 NAME = "gate-verdict"
 MEMBER = "verdict.json"
@@ -29,8 +29,8 @@ def read_verdict(archive: bytes, head_sha: str) -> GateResult:
     """The result within the archive.
 
     Raises:
-        UntrustedArtifactError: too large, not one plain file, not our schema, of another commit, or with commands that
-            are not ours.
+        UntrustedArtifactError: too large, not one plain file, not our schema, of another commit, with an exit code
+            that its verdicts do not make, or with commands that are not ours.
     """
     try:
         result = decode(_only_member(archive))
@@ -42,11 +42,21 @@ def read_verdict(archive: bytes, head_sha: str) -> GateResult:
         raise UntrustedArtifactError(f"artifact: of commit {result.head.commit[:40]!r}, the run was of {head_sha}")
     if max(len(result.verdicts), len(result.findings)) > MAX_ITEMS:
         raise UntrustedArtifactError(f"artifact: more than {MAX_ITEMS} verdicts or findings")
+    _require_sum(result)
     commands = [result.reproduce, *(verdict.reproduce for verdict in result.verdicts)]
     strange = next((command for command in commands if command and not COMMAND.fullmatch(command)), None)
     if strange is not None:
         raise UntrustedArtifactError(f"artifact: a command that is none of ours: {strange[:80]!r}")
     return result
+
+
+def _require_sum(result: GateResult) -> None:
+    try:
+        code = int(exit_code(result.verdicts, result.findings))
+    except ValueError as error:  # of a finding: a code that no gate ends with
+        raise UntrustedArtifactError(f"artifact: {MEMBER} is no result of a gate: {error}") from error
+    if result.exit_code != code:
+        raise UntrustedArtifactError(f"artifact: exit code {result.exit_code}, its verdicts and findings make {code}")
 
 
 def _only_member(archive: bytes) -> bytes:

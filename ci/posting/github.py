@@ -53,7 +53,8 @@ class GitHub:
             query = {"per_page": PAGE, "page": page}
             comments = self._call("GET", f"issues/{number}/comments", query=query)
             for comment in comments:
-                if comment["user"]["login"] == author and comment["body"].startswith(marker):
+                who = (comment["user"] or {}).get("login")  # nobody where the account is gone
+                if who == author and (comment["body"] or "").startswith(marker):
                     return int(comment["id"])
             if len(comments) < PAGE:
                 break

@@ -151,7 +151,8 @@ class TestPosting:
         theirs = {"id": 8, "user": {"login": "stranger"}, "body": f"{MARKER} a copy"}
         quoted = {"id": 7, "user": {"login": "github-actions[bot]"}, "body": f"> {MARKER}"}
         ours = {"id": 9, "user": {"login": "github-actions[bot]"}, "body": f"{MARKER}\nbefore"}
-        github.comments = [theirs, quoted, ours]
+        gone = {"id": 6, "user": None, "body": MARKER}  # GitHub's word for an account that was deleted
+        github.comments = [theirs, gone, quoted, ours]
 
         assert ran().exit_code == 0
 
@@ -283,6 +284,22 @@ class TestArtifact:
         with pytest.raises(UntrustedArtifactError, match="expected a plain file"):
             read_verdict(buffer.getvalue(), SHA)
 
+    @pytest.mark.parametrize(
+        ("gate", "named"),
+        [
+            (replace(GATE, exit_code=0), "exit code 0, its verdicts and findings make 1"),
+            (replace(GATE, exit_code=77), "exit code 77"),
+            (result(findings=[finding(exit_code=3)], exit_code=0), "make 3"),
+            (result(findings=[finding(exit_code=77)], exit_code=77), "77 is not a valid Exit"),
+            (result(findings=[finding(exit_code=130)], exit_code=130), "no result of a gate"),
+            (result([verdict(decimals=10**9)]), "no result of a gate"),
+            (result([verdict(decimals=-1)]), "no result of a gate"),
+        ],
+    )
+    def test_an_outcome_that_its_verdicts_do_not_make_is_refused(self, gate, named):
+        with pytest.raises(UntrustedArtifactError, match=named):
+            read_verdict(archive(encode(gate)), SHA)
+
     def test_an_unknown_field_is_refused(self):
         facts = {**json.loads(encode(GATE)), "html": "<b>"}
 
@@ -303,7 +320,10 @@ class TestArtifact:
         ],
     )
     def test_a_command_that_is_none_of_ours_is_refused(self, command):
-        for gate in (replace(GATE, reproduce=command), replace(GATE, verdicts=[verdict(reproduce=command)])):
+        for gate in (
+            replace(GATE, reproduce=command),
+            replace(GATE, verdicts=[verdict("regressed", reproduce=command)]),
+        ):
             with pytest.raises(UntrustedArtifactError, match="none of ours"):
                 read_verdict(archive(encode(gate)), SHA)
 
