@@ -36,9 +36,10 @@ def judge_exact(evidence: Evidence) -> Exact:
 
 
 def _of_records(evidence: Evidence) -> Iterator[GateVerdict]:
-    base, head = (_values(evidence.records_of(side)) for side in ("base", "head"))
-    if not (base and head):  # then nothing was measured, and that is told
+    records = [evidence.records_of(side) for side in ("base", "head")]
+    if not all(records):  # nothing was measured, and that is told
         return
+    base, head = map(_values, records)
     examples = {key: found[0] for table in (head, base) for key, found in table.items()}
     for _, m in sorted(examples.items()):
         judged = _judge(evidence, m.key, ANY, _numbers(base.get(m.key)), _numbers(head.get(m.key)))
@@ -95,6 +96,7 @@ def _figures(
         return
     if new.failure and not old.failure:
         yield LAUNCHES, Judgement("invalid", f"the head's kernel does not compile: {new.failure}")
+        return
     yield LAUNCHES, _judge(evidence, _key(place, LAUNCHES), place[0], [float(old.launches)], [float(new.launches)])
     if not (old.kernels and new.kernels) or old.failure or new.failure:
         return

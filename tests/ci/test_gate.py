@@ -1,5 +1,7 @@
 """Whole gates on a card that exists only here: what each situation comes to, with its exit code."""
 
+import json
+
 import pytest
 
 from ci.exits import BrokenEnvironmentError, Exit
@@ -110,6 +112,19 @@ def test_what_is_exact_may_not_get_worse_at_all_and_comes_first(fake_gate, chang
     assert verdict_of(result, op, metric).verdict == "regressed"
     assert result.verdicts[0].stage == "exact"
     assert result.exit_code == Exit.REGRESSED
+
+
+def test_a_head_that_no_longer_says_what_is_exact_misses_it(fake_gate):
+    folder = fake_gate.prepare(*(fake_gate.commit(library(FINGERPRINT=name)) for name in "ab"), screen_blocks=4)
+    fake_gate.run(folder)
+    for path in (folder / "records").glob("*-head.json"):
+        record = json.loads(path.read_text())
+        timed = [one for one in record["measurements"] if one["contract"] != "exact"]
+        path.write_text(json.dumps(record | {"measurements": timed}))
+
+    result = judge(folder)
+    assert verdict_of(result, "state", "cache_bytes").verdict == "missing"
+    assert result.exit_code == Exit.MISSING
 
 
 def test_a_head_that_does_not_import_does_not_build(fake_gate):
