@@ -11,7 +11,7 @@ from rich.console import Console
 from benchmarks.harness.environment import source_hash
 from benchmarks.journal import boot_id
 from ci.config import Fork, NightlyConfig
-from ci.exits import BrokenEnvironmentError, CommandError, Exit
+from ci.exits import BrokenEnvironmentError, CommandError, Exit, UsageError
 from ci.gpus import Gpu
 from ci.processes import run_child
 from ci.starting import FORK_SERVER, ForkServer, FreshStarter, Starter
@@ -100,6 +100,8 @@ class Building:
             )
             self.state.not_compiled.pop(side, None)
         except CommandError as error:
+            if side == "base" and isinstance(error, UsageError):
+                raise  # an architecture that nobody can compile for is no commit's fault
             self.state.not_compiled[side] = self.placeless(str(error))
         save(self.folder, self.state)
 

@@ -93,6 +93,8 @@ def gate(  # the options are the documentation
         )
         if show_list:
             _preview("list", request, store, gpus, as_json)
+        if base is not None and resume:
+            raise UsageError("--resume: expected no --base: both commits are those of --out")
         if base is None and not resume:
             raise UsageError("--base: expected a branch or commit", "python -m ci gate --base main")
         if dry_run or estimate:
@@ -187,7 +189,7 @@ def _request(
         screen_blocks=blocks,
         confirm_blocks=confirm_blocks,
         harness=harness,
-        archs=[part.strip() for part in arch.split(",")] if arch else (),
+        archs=[part.strip() for part in (arch or "").split(",") if part.strip()],
         with_data=with_data,
         approved_by=approved_by,
     )

@@ -69,6 +69,8 @@ def run(folder: Path, options: Options, console: Console) -> Exit:
         damaged = Evidence.read(folder).damaged
         if state.complete and not damaged:
             return Exit.PASS
+        if not any((folder / "records").glob("*.json")):
+            state.gpu = state.built_in = ""  # begun in vain, as where the card was in use
         gpu = _choose_gpu(options, state)
         state.gpu, state.complete = gpu.uuid, False
         state.blocks = dict(plan.blocks) if gpu.uuid != CPU else dict.fromkeys(plan.blocks, CPU_BLOCKS)
@@ -209,13 +211,15 @@ class Running:
 
 
 def _choose_gpu(options: Options, state: State) -> Gpu:
-    chosen = choose_gpus(options.gpus or state.gpu or None, find_gpus())
+    present = find_gpus()
+    is_here = state.gpu in (CPU, *(gpu.uuid for gpu in present))
+    chosen = choose_gpus(options.gpus or (state.gpu if is_here else None), present)
     if len(chosen) != 1:
         raise UsageError(f"--gpus: expected one GPU, for both sides must run on the same; got {len(chosen)}")
     if state.gpu and chosen[0].uuid != state.gpu:
         raise UsageError(
-            f"--gpus: this gate was begun on {state.gpu}, got {chosen[0].uuid}: both sides must run on the same card",
-            "go on there, or remove records/ and state.json from the folder",
+            f"this gate was begun on {state.gpu}, got {chosen[0].uuid}: both sides must run on the same card",
+            "go on there, or remove records/ from the folder to begin anew",
         )
     return chosen[0]
 

@@ -9,11 +9,12 @@ from typer.testing import CliRunner
 from benchmarks.harness.records import Night, encode
 from ci.__main__ import app
 from ci.exits import BrokenEnvironmentError, Exit, MissingDataError, UsageError
+from ci.gate import running
 from ci.gate.judge import approve, command, judge
 from ci.gate.outputs import FILES
 from ci.gate.plan import block_of, load_plan
 from ci.gate.result import encode as encode_result
-from tests.ci.gates import PROGRAM, kinds, library, slower, verdict_of
+from tests.ci.gates import OTHER_CARD, PROGRAM, kinds, library, slower, verdict_of
 
 ALIASES = """version = 1
 [[alias]]
@@ -210,14 +211,20 @@ def test_processes_that_are_not_forked_find_the_same(fake_gate):
     assert encode_result(judge(folder)) == encode_result(forked)
 
 
-def test_a_gate_goes_on_where_it_began_and_on_no_other_card(fake_gate):
+def test_a_gate_goes_on_where_it_began_and_on_no_other_card(fake_gate, monkeypatch):
     base = fake_gate.commit(library())
-    folder = fake_gate.prepare(base, base)
-    assert fake_gate.run(folder, max_s=0.0) == Exit.INTERRUPTED
-    with pytest.raises(UsageError, match="was begun on GPU-1, got GPU-2"):
-        fake_gate.run(folder, gpus="GPU-2")
+    folder = fake_gate.prepare(base, base, screen_blocks=4)
     with pytest.raises(UsageError, match="expected one GPU"):
         fake_gate.run(folder, gpus="all")
+    assert fake_gate.run(folder, gpus="GPU-2", max_s=0.0) == Exit.INTERRUPTED  # and nothing was measured there
+    assert fake_gate.run(folder) == Exit.PASS
+    next((folder / "records").glob("screen-*.json")).unlink()
+
+    with pytest.raises(UsageError, match="was begun on GPU-1, got GPU-2"):
+        fake_gate.run(folder, gpus="GPU-2")
+    monkeypatch.setattr(running, "find_gpus", lambda: [OTHER_CARD])
+    with pytest.raises(UsageError, match="was begun on GPU-1, got GPU-2"):
+        fake_gate.run(folder)
 
 
 @pytest.mark.parametrize("name", ["head/recoverssm/__init__.py", "base/benchmarks/run.py"])
@@ -301,7 +308,7 @@ def test_the_command_says_how_to_go_on(in_repository, tmp_path):
     assert done.exit_code == Exit.INTERRUPTED
     assert f"go on: python -m ci gate run {tmp_path / 'out'}" in done.output
     assert ran("gate", "--out", tmp_path / "out", "--resume").exit_code == Exit.PASS
-    assert ran("gate").exit_code == Exit.USAGE
+    assert ran("gate").exit_code == ran("gate", "--resume", "--base", "main").exit_code == Exit.USAGE
 
 
 # --- policy
