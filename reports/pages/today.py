@@ -8,9 +8,10 @@ from datetime import datetime, timedelta
 from benchmarks.harness.records import Night, Verdict
 from ci.config import load_thresholds
 from reports import derive, text
+from reports.addresses import series_address
 from reports.cases import VERDICT_MARKS
 from reports.derive import Processes
-from reports.event_rows import EventRow, case_address, change_text, series_name
+from reports.event_rows import EventRow, change_text, series_name
 from reports.pages.page import Content, Page, Site
 from reports.targets import target_of
 from reports.tiles import Tile
@@ -20,6 +21,12 @@ STALE_AFTER = timedelta(hours=36)
 MIN_NIGHTS = 5  # before tonight, whose range a control is held against
 NIGHTS_LOOKED_AT = 30
 MAX_LISTED = 8
+HEADS = {  # the series that a tile leads to
+    "verify_overhead": derive.VERIFY,
+    "commit": derive.COMMIT,
+    "memory": derive.SAVED_PCT,
+    "step_overhead": derive.STEP,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +34,7 @@ class Headline:
     tile: Tile
     target: str  # in words, or that there is none
     met: bool | None  # None without a target or a figure
+    href: str  # of the series that it is made of, with the raw samples of the night
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +122,7 @@ def _today(site: Site, view: ModelView) -> TodayModel:
         headlines=tuple(_headline(tile, view) for tile in view.tiles),
         verdicts=tuple(_verdict_tiles(view, night)),
         regressions=tuple(row for row in site.events if row.is_open and row.gpu_model == view.model),
-        improvements=tuple(_listed(view.model, item) for item in better[:MAX_LISTED]),
+        improvements=tuple(_listed(night, item) for item in better[:MAX_LISTED]),
         more_improvements=max(0, len(better) - MAX_LISTED),
         environment=_environment(site, nights),
         controls=tuple(_controls(site, nights)),
@@ -122,13 +130,19 @@ def _today(site: Site, view: ModelView) -> TodayModel:
 
 
 def _headline(tile: Tile, view: ModelView) -> Headline:
+    return Headline(
+        tile, *_target(tile, view), series_address(view.model, view.selected, HEADS[tile.key], view.night.id)
+    )
+
+
+def _target(tile: Tile, view: ModelView) -> tuple[str, bool | None]:
     target = target_of(tile.key, view.selected, view.model)
     if target is None:
-        return Headline(tile, "no target is set", None)
+        return "no target is set", None
     shown = text.percent(target.at_most, signed=True) if target.unit == "pct" else f"{target.at_most:g}{text.NBSP}µs"
     met = None if tile.number is None else tile.number <= target.at_most
     word = {True: "✓ met", False: "✕ missed", None: "no figure"}[met]
-    return Headline(tile, f"target at most {shown}: {word}", met)
+    return f"target at most {shown}: {word}", met
 
 
 def _verdict_tiles(view: ModelView, night: Night) -> list[VerdictTile]:
@@ -143,8 +157,10 @@ def _verdict_tiles(view: ModelView, night: Night) -> list[VerdictTile]:
     return tiles
 
 
-def _listed(gpu_model: str, verdict: Verdict) -> ListedSeries:
-    return ListedSeries(series_name(verdict), verdict.case, case_address(gpu_model, verdict.case), change_text(verdict))
+def _listed(night: Night, verdict: Verdict) -> ListedSeries:
+    series = (verdict.metric, verdict.op, verdict.provider, verdict.contract)
+    where = series_address(night.gpu_model, verdict.case, series, night.id)
+    return ListedSeries(series_name(verdict), verdict.case, where, change_text(verdict))
 
 
 def _environment(site: Site, nights: Sequence[Night]) -> str:

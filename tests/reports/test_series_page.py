@@ -301,3 +301,29 @@ def test_nights_too_old_for_samples_say_where_they_are(browser, tmp_path):
         page.locator("[data-part=processes] tr").first.wait_for()
 
         assert "in the Parquet files below" in page.inner_text("[data-part=samples-said]")
+
+
+def test_three_clicks_lead_from_today_to_the_raw_samples_and_files_of_a_suspicious_night(browser, golden_site):
+    from playwright.sync_api import expect
+
+    with opened(browser, golden_site, "index.html") as page:
+        page.locator("#nvidia-h200 a[href^='regressions.html#event=']").first.click()
+        page.locator("details[open] a[href^='series.html']").first.click()
+        expect(page.locator("[data-part=samples-of]")).to_have_text("Raw samples of 2026-01-04 02:59 UTC")
+        assert page.input_value("[data-choose=series]") == KEY
+        shown(page)
+        third = page.locator("[data-part=processes] a").first.get_attribute("href")
+
+        assert (golden_site / third).is_file()
+
+
+@pytest.mark.parametrize(("tile", "series"), [("commit", "/".join(COMMIT)), ("verify_overhead", KEY)])
+def test_a_headline_figure_leads_to_its_series_and_night(browser, golden_site, tile, series):
+    from playwright.sync_api import expect
+
+    with opened(browser, golden_site, "index.html") as page:
+        page.locator(f"#nvidia-h200 [data-tile={tile}] a").click()
+        expect(page.locator("[data-part=samples-of]")).to_have_text("Raw samples of 2026-01-04 02:59 UTC")
+
+        assert page.input_value("[data-choose=series]") == series
+        assert page.input_value("[data-choose=case]") == HEADLINE
