@@ -23,7 +23,16 @@ function baseLayout(c) {
   };
 }
 
-const CONFIG = { displaylogo: false, responsive: true, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] };
+const CONFIG = { displaylogo: false, responsive: true, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d", "toImage"] };
+
+// Beside plotly's own buttons: the figure as a file, for slides. Its size does not depend on the window.
+function saveButtons(element) {
+  const name = ["recoverssm", location.pathname.match(/([^/]*)\.html$/)?.[1], element.dataset.chart].filter(Boolean).join("-");
+  return ["png", "svg"].map((format) => ({
+    name: `save as ${format.toUpperCase()}`, icon: format === "png" ? window.Plotly.Icons.camera : window.Plotly.Icons.disk,
+    click: () => window.Plotly.downloadImage(element, { format, filename: name, width: 1200, height: 600, scale: format === "png" ? 2 : 1 }),
+  }));
+}
 
 // Colour and shape together tell the two apart.
 const look = (c, name) => (name === "full state" ? { colour: c.full, symbol: "diamond-open", dash: "dot" } : { colour: c.ours, symbol: "circle", dash: "solid" });
@@ -39,7 +48,7 @@ function plot(element, build) {
   const draw = () => {
     const [traces, layout] = build(colours());
     if (!element.classList.contains("js-plotly-plot")) element.replaceChildren();
-    return window.Plotly.react(element, traces, layout, CONFIG);
+    return window.Plotly.react(element, traces, layout, { ...CONFIG, modeBarButtonsToAdd: saveButtons(element) });
   };
   drawn.set(element, draw);
   return draw();

@@ -240,3 +240,15 @@ def test_hostile_strings_run_nowhere(browser, tmp_path):
         assert page.title() == "Cases · RecoverSSM nights"
         assert page.locator("img").count() == 0
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+@pytest.mark.parametrize("form", ["png", "svg"])
+def test_a_figure_is_saved_for_slides(browser, golden_site, form):
+    with opened(browser, golden_site, "cases.html") as page:
+        chart = draw(page, "cases")
+        chart.hover()
+        with page.expect_download() as download:
+            chart.locator(f"[data-title='save as {form.upper()}']").click()
+
+        assert download.value.suggested_filename == f"recoverssm-cases-cases.{form}"
+        assert download.value.path().read_bytes().lstrip()[:4] in (b"\x89PNG", b"<svg")
