@@ -62,7 +62,8 @@ def benchmark(
 ) -> list[Row]:
     """Rows in the order of the rules, ours first; ``pairs`` of each occasion, of every kind.
 
-    A pair is drawn as a gate draws its processes. A rule of one process a side gets the first of each.
+    A pair is drawn as a gate draws its processes. A rule of one process a side gets one of each at random, never the
+    same twice, which would show no rule to be wrong.
 
     Raises:
         MissingDataError: as ``score``.
@@ -85,9 +86,11 @@ def benchmark(
             first, second = screen.of(plain.logs), confirm.of(plain.logs)
             for row, limits in gates:
                 row.add_clean(calibration.regressed(calibration.tested(first, second, limits), second, limits))
-            base = plain.sides(screen.base)
+            one = screen.base[0]
+            other = next((index for index in screen.head if index != one), one)
+            base, head = plain.sides(screen.base, one), plain.sides(screen.head, other)
             for row, rule in zip(rows, rules, strict=True):
-                row.add_clean(_called(rule, base, plain.sides(screen.head)))
+                row.add_clean(_called(rule, base, head))
             for pct, slow in slowed:
                 if not len(slow.logs):
                     continue
@@ -97,8 +100,9 @@ def benchmark(
                     clean = calibration.tested(first, second, limits)
                     changed = calibration.tested(slow_first, slow_second, limits)
                     row.add_slowed(pct, calibration.regressed_alone(clean, changed, slow_second, limits))
+                slower = slow.sides(heads[0].head, heads[0].head[0])
                 for row, rule in zip(rows, rules, strict=True):
-                    row.add_slowed(pct, _called(rule, base, slow.sides(heads[0].head)))
+                    row.add_slowed(pct, _called(rule, base, slower))
     return [row for row, _ in gates] + rows
 
 
@@ -114,16 +118,16 @@ class _Recorded:
         values = [[data.values.get((one.process, series.key)) for one in processes] for series in data.series]
         return cls(np.log(data.medians(processes)), values)
 
-    def sides(self, chosen: Indices) -> list[Side | None]:
-        """[series]; None where one of these processes has no value."""
-        return [_side([row[index] for index in sorted(chosen)]) for row in self.values]
+    def sides(self, chosen: Indices, one: int) -> list[Side | None]:
+        """[series], with the samples of process ``one``; None where one of these processes has no value."""
+        return [_side([row[index] for index in sorted(chosen)], row[one]) for row in self.values]
 
 
-def _side(values: Sequence[Value | None]) -> Side | None:
+def _side(values: Sequence[Value | None], one: Value | None) -> Side | None:
     known = [value for value in values if value is not None]
-    if len(known) < len(values):
+    if one is None or len(known) < len(values):
         return None
-    return Side([value.median for value in known], known[0].samples, known[0].sm_mhz)
+    return Side([value.median for value in known], one.samples, one.sm_mhz)
 
 
 def _called(rule: Rule, base: Sequence[Side | None], head: Sequence[Side | None]) -> Flags:

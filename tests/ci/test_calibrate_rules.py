@@ -27,9 +27,9 @@ def side(samples=RISING, factor=1.0, mhz=1980.0):
 
 
 def test_plain_threshold_looks_at_medians_alone():
-    assert rules.more_than(2.0, 1, side(), side(factor=1.021))
-    assert not rules.more_than(2.0, 1, side(), side(factor=1.019))
-    assert not rules.more_than(2.0, 1, side(), side(factor=0.9))
+    assert rules.more_than(2.0, side(), side(factor=1.021))
+    assert not rules.more_than(2.0, side(), side(factor=1.019))
+    assert not rules.more_than(2.0, side(), side(factor=0.9))
 
 
 def test_mann_whitney_calls_the_slower_one_alone():
@@ -82,6 +82,18 @@ def test_table_has_our_gate_first_and_counts_pairs_and_series(tmp_path):
     assert "| always | 1 | 100.0 % | 100.00 % | 100.0 % |" in rules_markdown([ours, floorless, yes, no])
 
 
+def test_a_rule_of_one_process_never_compares_one_with_itself(tmp_path):
+    write(from_records(list(collection("one", {"verify": (300.0, 1.0)}, plain=10))), tmp_path)
+    same = Rule("the same process", 1, lambda base, head: base.samples == head.samples)
+    seen = set()
+    first = Rule("which one", 1, lambda base, _: bool(seen.add(base.samples)))
+
+    row = benchmark(tmp_path, pairs=60, rules=[same, first])[2]
+
+    assert (row.clean_pairs, row.pairs_with_alarm) == (60, 0)
+    assert len(seen) == 10
+
+
 def test_command_prints_every_rule(tmp_path):
     write(from_records(list(collection("one", {"verify": (300.0, 0.2)}, plain=6, delays=(2.0,), each=2))), tmp_path)
     arguments = ["calibrate", "benchmark", "--data", str(tmp_path), "--pairs", "2"]
@@ -108,5 +120,5 @@ def test_otava_counts_change_points_to_slower_alone(monkeypatch, levels, slower)
     monkeypatch.setitem(sys.modules, "otava", SimpleNamespace(analysis=analysis))
     base, head = (Side([level] * 3, ()) for level in levels)
 
-    assert rules.otava(2, 0.015, base, head) == slower
-    assert seen == [([levels[0]] * 2 + [levels[1]] * 2, 0.015)]
+    assert rules.otava(0.015, base, head) == slower
+    assert seen == [([levels[0]] * 3 + [levels[1]] * 3, 0.015)]
