@@ -23,7 +23,10 @@ BAND_STEP_PCT = 0.1  # bands are rounded away from zero to this
 
 
 class Found(NamedTuple):
-    """One regression that fails its night or gate; the change in percent of the base, with its interval where known."""
+    """One regression that fails its night or gate; the change in percent of the base, with its interval where known.
+
+    There is no change in percent of what came from zero, such as a kernel's first spill.
+    """
 
     metric: str
     op: str
@@ -31,7 +34,7 @@ class Found(NamedTuple):
     case: str
     contract: str
     gpu_model: str
-    change_pct: float
+    change_pct: float | None
     low_pct: float | None
     high_pct: float | None
 
@@ -60,7 +63,7 @@ def of_night(night: Night) -> list[Found]:
     return [
         Found(*v.key, _cards(v.contract, night.gpu_model), v.change_pct, v.change_low_pct, v.change_high_pct)
         for v in night.verdicts
-        if v.fails and v.verdict == "regressed" and v.change_pct is not None
+        if v.fails and v.verdict == "regressed"
     ]
 
 
@@ -75,7 +78,7 @@ def of_gate(path: Path) -> list[Found]:
     return [
         Found(*v.key, _cards(v.contract, v.gpu_model), v.change_pct, v.low_pct, v.high_pct)
         for v in result.verdicts
-        if v.fails and v.verdict == "regressed" and v.change_pct is not None
+        if v.fails and v.verdict == "regressed"
     ]
 
 
@@ -89,7 +92,8 @@ def make_entries(found: Iterable[Found], decision: Decision, known: KnownRegress
 
     Raises:
         MissingDataError: none was chosen; those found are named.
-        UsageError: an entry of the file fits already, and would go on to count; or the dates make no sense.
+        UsageError: an entry of the file fits already, and would go on to count; the dates make no sense; or there is
+            no change in percent that a band could hold.
     """
     found = list(found)
     chosen = [one for one in found if decision.chooses(one)]
@@ -103,6 +107,11 @@ def make_entries(found: Iterable[Found], decision: Decision, known: KnownRegress
             raise UsageError(
                 f"entry {number} ({old.name}) fits {'/'.join(one[:5])} already", "change that entry, or remove it first"
             )
+        if one.change_pct is None:
+            raise UsageError(
+                f"{'/'.join(one[:5])} came from zero: no band in percent can hold it",
+                "leave it out, by --metric or --op; land the change as its owner, then: python -m ci accept night",
+            )
         entry = KnownRegression(
             metric=one.metric,
             op=one.op,
@@ -110,7 +119,7 @@ def make_entries(found: Iterable[Found], decision: Decision, known: KnownRegress
             case=one.case,
             contract=one.contract,
             gpu_model=one.gpu_model,
-            expected_pct=_band(one),
+            expected_pct=_band(one.change_pct, one.low_pct, one.high_pct),
             commit=decision.commit,
             reason=decision.reason,
             owner=decision.owner,
@@ -159,12 +168,12 @@ def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)  # JSON's string of printable characters is TOML's
 
 
-def _band(one: Found) -> tuple[float, float]:
+def _band(change_pct: float, low_pct: float | None, high_pct: float | None) -> tuple[float, float]:
     # From the near end of the interval to its far end; an interval that reaches zero begins at half the change.
-    ends = sorted(abs(end) for end in (one.low_pct, one.high_pct, one.change_pct) if end is not None)
-    sides = {math.copysign(1, end) for end in (one.low_pct, one.high_pct, one.change_pct) if end is not None}
-    near = ends[0] if len(sides) == 1 else abs(one.change_pct) / 2
+    known = [end for end in (low_pct, high_pct, change_pct) if end is not None]
+    ends = sorted(map(abs, known))
+    near = ends[0] if len({math.copysign(1, end) for end in known}) == 1 else abs(change_pct) / 2
     near = max(math.floor(near / BAND_STEP_PCT), 1) * BAND_STEP_PCT
     far = max(math.ceil(ends[-1] / BAND_STEP_PCT), 1) * BAND_STEP_PCT
     low, high = round(near, 1), round(far, 1)
-    return (low, high) if one.change_pct > 0 else (-high, -low)
+    return (low, high) if change_pct > 0 else (-high, -low)

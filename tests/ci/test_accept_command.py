@@ -167,6 +167,18 @@ class TestRegression:
         with pytest.raises(MissingDataError, match=r"found: device_us/verify/recoverssm/kimi"):
             make_entries([SLOWER], replace_decision(op="conv"), KnownRegressions())
 
+    def test_what_came_from_zero_is_named_and_has_no_band(self, tmp_path):
+        spill = gate_results.verdict("regressed", 1.0, metric="spill_instructions", contract="static", stage="exact")
+        spill = replace(spill, base_value=0.0, head_value=12.0, change_pct=None, low_pct=None, high_pct=None)
+        path = tmp_path / "verdict.json"
+        path.write_bytes(encode(gate_results.result([spill], exit_code=1)))
+
+        done = ran("regression", path, "--owner", "kernels", "--reason", WHY, "--known", tmp_path / "known.toml")
+
+        assert done.exit_code == Exit.USAGE
+        assert "spill_instructions/verify/recoverssm/" in done.output
+        assert "came from zero" in done.output
+
     def test_a_series_that_an_entry_fits_gets_no_second_one(self):
         entries = make_entries([SLOWER], DECISION, KnownRegressions())
 
