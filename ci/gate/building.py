@@ -81,13 +81,17 @@ class Building:
         return [name for name in self.plan.cases if name not in kept]
 
     def compile_static(self, side: Side, program: Sequence[str]) -> None:
-        """Static figures and fingerprints of one side; that there are none is told, and judged."""
+        """Static figures and fingerprints of one side; that there are none is told, and judged.
+
+        Raises:
+            UsageError: the base's program knows no such set, case or architecture, which is no commit's fault.
+        """
         out = self.folder / "static" / side
         if (out / "report.json").exists():
             return
         out.mkdir(parents=True, exist_ok=True)
         try:
-            compile_static(
+            code, report = compile_static(
                 self.plan.case_set,
                 [",".join(self.state.cases_of(side, self.plan))],
                 ",".join(self.plan.archs),
@@ -98,10 +102,13 @@ class Building:
                 tree=self.folder / side,
                 cache=self.folder / "cache",
             )
+            if side == "base" and code == Exit.USAGE:
+                (out / "report.json").unlink()
+                raise UsageError("; ".join(report["problems"]), "prepare the gate anew with another --arch")
             self.state.not_compiled.pop(side, None)
         except CommandError as error:
             if side == "base" and isinstance(error, UsageError):
-                raise  # an architecture that nobody can compile for is no commit's fault
+                raise
             self.state.not_compiled[side] = self.placeless(str(error))
         save(self.folder, self.state)
 

@@ -251,6 +251,14 @@ def test_what_is_no_gate_folder_is_refused(tmp_path):
         assert "next: python -m ci gate prepare" in done.output
 
 
+def test_an_architecture_that_nobody_knows_is_no_gate_without_figures(fake_gate):
+    base = fake_gate.commit(library())
+    folder = fake_gate.prepare(base, base, archs=["sm_90", "sm_1"])
+    for _ in range(2):
+        with pytest.raises(UsageError, match="sm_1: no limits"):
+            fake_gate.run(folder)
+
+
 # --- judge
 
 
