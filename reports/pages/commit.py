@@ -10,7 +10,7 @@ from typing import Any
 from benchmarks.harness.records import Case
 from reports import derive, text
 from reports.addresses import series_address
-from reports.changes import gained
+from reports.changes import Changelog
 from reports.derive import Figure, Processes, Series
 from reports.pages.compare import Side, sides_of
 from reports.pages.page import PLOTS, Content, Page, Site
@@ -143,16 +143,17 @@ def _cases(points: Sequence[Point]) -> dict[str, Case]:
     return {name: found[name] for name in sorted(timed & set(found), key=text.natural_key)}
 
 
-def _newest(points: Sequence[Point], case: str) -> Point:
-    timed = [point for point in points if point.processes.figure(derive.COMMIT, case).n]
-    return max(timed, key=lambda point: point.created_utc)
+def _newest(points: Sequence[Point], case: str) -> Point | None:
+    """The last measured point that has a time of this case's commit."""
+    late = sorted(points, key=lambda point: point.created_utc, reverse=True)
+    return next((point for point in late if point.processes.figure(derive.COMMIT, case).n), None)
 
 
 def _rows(points: Sequence[Point], peers: Peers) -> Iterator[CaseRow]:
     for name, case in _cases(points).items():
-        if not any(point.processes.figure(derive.COMMIT, name).n for point in points):
-            continue
         point = _newest(points, name)
+        if point is None:
+            continue
         figure = point.processes.figure(derive.COMMIT, name)
         night = point.side.night
         rivals = sorted((us, label) for label, us, _ in _rivals(peers, case, point.side.model))
@@ -223,21 +224,21 @@ def _point(point: Point) -> dict[str, Any]:
 
 def _changes(points: Sequence[Point]) -> list[dict[str, Any]]:
     """Between each two neighbouring commits that were measured; ``entries`` is None where git does not know them."""
+    log = Changelog.of(point.commit for point in points)
     firsts = [place for place, point in enumerate(points) if not place or point.commit != points[place - 1].commit]
     return [
         {
             "at": place,
             "from": points[place - 1].side.commit,
             "to": points[place].side.commit,
-            "entries": gained(points[place - 1].commit, points[place].commit, WORDS),
+            "entries": log.gained(points[place - 1].commit, points[place].commit, WORDS),
         }
         for place in firsts[1:]
     ]
 
 
 def _facts(points: Sequence[Point], case: Case) -> dict[str, Any]:
-    newest = [point for point in points if point.processes.figure(derive.COMMIT, case.name).n]
-    figures = _newest(newest, case.name) if newest else None
+    newest = _newest(points, case.name)
     return {
         "name": case.name,
         "file": text.file_slug(case.name),
@@ -247,8 +248,8 @@ def _facts(points: Sequence[Point], case: Case) -> dict[str, Any]:
         "dtype": case.state_dtype,
         "heads": case.num_heads,
         "layers": case.num_layers,
-        "commit": figures.processes.figure(derive.COMMIT, case.name).median if figures else None,
-        "floor": at_share(figures, case.name, control=False).median if figures else None,
+        "commit": newest.processes.figure(derive.COMMIT, case.name).median if newest else None,
+        "floor": at_share(newest, case.name, control=False).median if newest else None,
     }
 
 

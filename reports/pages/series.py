@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.harness.records import Verdict
-from benchmarks.harness.stats.change_point import night_value, steps
+from benchmarks.harness.stats.change_point import MIN_PROCESSES, steps
 from ci.config import Thresholds, load_thresholds
 from reports import text
 from reports.derive import COMMIT, Figure, Series
@@ -119,7 +119,7 @@ def segments(line: Timeline, figures: Sequence[Figure], limit_pct: float) -> Seg
             (place, value)
             for place, (moment, figure) in enumerate(zip(line.moments, figures, strict=True))
             if moment.environment == environment and moment.night.exit_code != INVALID
-            if (value := night_value(figure.values)) is not None and math.isfinite(value) and value > 0
+            if figure.n >= MIN_PROCESSES and (value := figure.median) is not None and math.isfinite(value) and value > 0
         ]
         try:
             found = steps([value for _, value in known], limit_pct)

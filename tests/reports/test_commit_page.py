@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.harness.samples import samples_table
 from benchmarks.harness.store import Store
-from reports import changes
+from reports.changes import Changelog
 from reports.derive import COMMIT
 from reports.pages.commit import at_share, load, points_of
 from reports.pages.page import Site
@@ -112,14 +112,23 @@ def hashes(repository: Path) -> list[str]:
 def test_what_a_changelog_gained_between_two_commits_is_found_by_its_words(repository):
     old, new = hashes(repository)
 
-    assert changes.gained(old, new, ["commit_state"], repository) == ["commit_state is faster <b>"]
-    assert changes.gained(new, old, ["commit_state"], repository) == []
+    log = Changelog.of([old, None, new, "0" * 40, new[:10]], repository)
+
+    assert log.gained(old, new, ["commit_state"]) == ["commit_state is faster <b>"]
+    assert log.gained(old, new[:10], ["faster", "page"]) == ["commit_state is faster <b>", "page"]
+    assert log.gained(new, old, ["commit_state"]) == []
 
 
 @pytest.mark.parametrize("commit", [None, "0" * 40, "--output=x", "HEAD"])
 def test_a_commit_that_git_does_not_have_is_unknown_and_never_an_option(repository, commit):
-    assert changes.gained(hashes(repository)[0], commit, ["conv"], repository) is None
+    known = hashes(repository)[0]
+
+    assert Changelog.of([known, commit], repository).gained(known, commit, ["conv"]) is None
     assert sorted(path.name for path in repository.iterdir()) == [".git", "CHANGELOG.md"]
+
+
+def test_without_a_repository_everything_is_unknown(tmp_path):
+    assert Changelog.of(["0" * 40], tmp_path).entries == {}
 
 
 # ---- in the browser
@@ -183,7 +192,7 @@ def test_hostile_entries_and_names_run_nowhere(browser, tmp_path, monkeypatch):
     from reports.site import build_site
 
     attack = "<img src=x onerror=\"document.title='owned'\"> `<b>commit_state</b>`"
-    monkeypatch.setattr("reports.pages.commit.gained", lambda *args: [attack])
+    monkeypatch.setattr("reports.pages.commit.Changelog.gained", lambda *args: [attack])
     cases = [msgspec.structs.replace(golden_cases()[0], name=attack, stands_for=attack)]
     for day in (1, 2):
         write_night(Store(tmp_path / "store"), NightPlan(day), cases)
