@@ -169,7 +169,15 @@ def merged(parts: Iterable[Dataset]) -> Dataset:
             if processes.setdefault(one.process, one) != one:
                 raise UsageError(f"process {one.process}: two sources describe it differently")
         series.update(part.series)
-        values |= part.values
+        for (process, key), value in part.values.items():
+            known = values.setdefault((process, key), value)
+            # Samples are stored in half the digits of a record's.
+            if (known.median, known.delay_pct, len(known.samples)) != (
+                value.median,
+                value.delay_pct,
+                len(value.samples),
+            ):
+                raise UsageError(f"process {process}: two sources have different values of {'/'.join(key)}")
     ordered = sorted(processes.values(), key=lambda one: (_first(one.occasion, processes), one.began_utc, one.process))
     found = Dataset(tuple(ordered), tuple(sorted(series)), values)
     _require_one_code(found)

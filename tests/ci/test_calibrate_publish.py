@@ -1,5 +1,7 @@
 """The public A/A set: what goes in comes out, whoever brings it, as often as they like."""
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 from typer.testing import CliRunner
@@ -7,6 +9,7 @@ from typer.testing import CliRunner
 from benchmarks.harness.store import Store
 from ci.__main__ import app
 from ci.calibrate import dataset
+from ci.calibrate.dataset import merged
 from ci.calibrate.publish import from_records, publish
 from ci.exits import MissingDataError, UsageError
 from tests.ci.collected import SAMPLES, collection
@@ -75,6 +78,15 @@ def test_series_without_a_value_has_no_row():
     medians = found.medians(found.processes)
     assert medians.shape == (1, 2)
     assert sorted(medians[0] > 0) == [False, True]
+
+
+def test_process_with_other_values_is_refused():
+    data = from_records(list(collection("one", OPS, plain=2)))
+    (at, value), *_ = data.values.items()
+    other = replace(data, values={at: replace(value, median=1.5 * value.median)})
+
+    with pytest.raises(UsageError, match="two sources have different values of device_us/"):
+        merged([data, other])
 
 
 def test_two_codes_on_one_occasion_are_refused():
