@@ -98,6 +98,9 @@ def _judged(a: Side, b: Side, filters: Filters, differs: dict[str, tuple[str, st
     tonight = Tonight(b.case_set, filters.case, sorted({c.name for r in after for c in r.cases}), after)
     found = judge(tonight, Base(a.night or _stand_in(a), before), policy)
     notes = [*a.notes, *b.notes, *_cards(a, b)]
+    told = {verdict.key for verdict in found.verdicts}
+    if alone := {m.key for record in before for m in record.measurements if m.status == "ok"} - told:
+        notes.append(f"{len(alone)} series are in A alone: A measured set {a.case_set}, B {b.case_set}")
     return Comparison(a, b, found.verdicts, found.code, differs, notes, found.notes, found.doubts)
 
 

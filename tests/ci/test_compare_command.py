@@ -127,6 +127,17 @@ def test_other_environment_is_refused_and_named(tmp_path):
         compare(history, "latest~1", "latest")
 
 
+def test_series_that_only_the_other_set_has_are_counted_and_not_missing(tmp_path):
+    wide = make_night(1, levels=QUIET, cases=(CASE, f"{CASE}x"))
+    narrow = make_night(2, levels=QUIET)
+    narrow = MadeNight(replace(narrow.night, case_set="pr"), [replace(one, case_set="pr") for one in narrow.records])
+
+    found = compare(stored(tmp_path, wide, narrow), "latest~1", "latest")
+
+    assert found.code == Exit.PASS
+    assert [note for note in found.notes if "in A alone: A measured set smoke, B pr" in note]
+
+
 def test_vanished_series_is_missing_and_exits_3(tmp_path):
     other = f"{CASE}x"
     history = stored(tmp_path, make_night(1, levels=QUIET, cases=(CASE, other)), make_night(2, levels=QUIET))
