@@ -94,6 +94,11 @@ class Repository:
         """Files below ``paths`` in which the two commits differ."""
         return self._must("diff", "--name-only", "--no-renames", base, head, "--", *paths).splitlines()
 
+    def uncommitted(self, paths: Sequence[str]) -> list[str]:
+        """Files below ``paths`` of the checkout that differ from what is checked out, new ones among them."""
+        lines = self._must("status", "--porcelain", "--", *paths).splitlines()
+        return [line.split(maxsplit=1)[1] for line in lines]
+
     def has(self, commit: str, path: str) -> bool:
         return self._git("cat-file", "-e", f"{commit}:{path}").returncode == 0
 

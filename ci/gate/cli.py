@@ -216,12 +216,14 @@ def _prepare(request: "Request", out: Path, console: Console) -> dict[str, objec
     import msgspec
 
     from ci.measuring import ROOT
-    from ci.trees import Repository
+    from ci.trees import LIBRARY, PROGRAM, Repository
 
     from .findings import shortened
     from .prepare import prepare as fill
 
-    plan = fill(request, out, Repository(ROOT))
+    repository = Repository(ROOT)
+    plan = fill(request, out, repository)
+    edited = repository.uncommitted((*LIBRARY, *PROGRAM)) if request.head == "HEAD" else []
     for line in (
         f"base {plan.base.commit[:12]} ({plan.base_found}): {plan.base.subject}",
         f"head {plan.head.commit[:12]} (distance {plan.distance}): {plan.head.subject}",
@@ -231,6 +233,7 @@ def _prepare(request: "Request", out: Path, console: Console) -> dict[str, objec
             if plan.policy_changes
             else []
         ),
+        *([f"not committed, and so not measured: {shortened(edited)}"] if edited else []),
     ):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     return {"folder": str(out), **msgspec.to_builtins(plan)}

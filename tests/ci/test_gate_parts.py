@@ -150,6 +150,18 @@ def test_what_cannot_be_prepared_is_refused_and_leaves_nothing(in_repository, tm
     assert not (tmp_path / "gate").exists()
 
 
+def test_edits_that_are_not_committed_are_told(in_repository, tmp_path):
+    in_repository.commit(library())
+    in_repository.write("recoverssm/__init__.py", slower(10))
+    in_repository.write("recoverssm/new.py", "")
+
+    def told(head):
+        return ran("gate", "prepare", "main", head, "--out", tmp_path / f"gate-{head}").output
+
+    assert "not committed, and so not measured: recoverssm/__init__.py, recoverssm/new.py" in told("HEAD")
+    assert "not committed" not in told("main")
+
+
 def test_a_base_without_the_library_has_no_data(fake_gate):
     fake_gate.write("README", "nothing yet")
     fake_gate.git("add", "--all")
