@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 from benchmarks.harness.records import Check, Contract, Environment, Measurement, Night, Record, Verdict
 
+Key = tuple[str, str, str, str, str]  # metric, op, provider, case, contract
+
 
 class Series(NamedTuple):
     """A series key without case and GPU model."""
@@ -107,7 +109,10 @@ class Processes:
 
     def __init__(self, records: Sequence[Record]) -> None:
         self.records = sorted(records, key=lambda record: record.created_utc)
-        self._by_key = [{item.key: item for item in record.measurements} for record in self.records]
+        keys: dict[Key, Key] = {}  # equal ones of several processes, once
+        self._by_key = [
+            {keys.setdefault(item.key, item.key): item for item in record.measurements} for record in self.records
+        ]
 
     def series_of(self, case: str) -> list[Series]:
         """Every series that any process has for this case, in the order of first appearance."""

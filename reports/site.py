@@ -4,6 +4,7 @@ Everything is addressed relatively, so the site works from ``file://`` and under
 """
 
 import json
+import os
 import shutil
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -50,24 +51,31 @@ def build_site(
         ForeignFolderError: before anything is written.
     """
     _claim(out)
+    files = _Files(out)
     site = Site(history, now or datetime.now(UTC), raw, trust=trust or Trust())
     contents = {page: page.load(site) for page in PAGES}
     for page, content in contents.items():
         for key, data in content.data:
-            _write_script(out / "data" / f"{key}.js", key, data)
+            files.write(f"data/{key}.js", _script(key, data))
         for place, body in content.files:
-            (out / place).parent.mkdir(parents=True, exist_ok=True)
-            (out / place).write_bytes(body)
-        (out / f"{page.name}.html").write_text(_render(page, contents, site), encoding="utf-8")
-    _copy_assets(out)
+            files.write(place, body)
+        files.write(f"{page.name}.html", _render(page, contents, site).encode())
+    for asset in (Path(__file__).parent / "assets").iterdir():
+        files.copy(f"assets/{asset.name}", asset)
+    files.copy("assets/plotly.min.js", _plotly_script())
+    origin = f"plotly.js from the Python package plotly {version('plotly')}\n"
+    files.write("assets/plotly.version.txt", origin.encode())
     if raw:
-        _copy_raw(history, out)
-    (out / "schema.json").write_text(json.dumps(json_schema(), indent=1) + "\n")
+        for path in history.paths.values():
+            for source in (path, path.with_suffix(".parquet")):
+                if source.is_file():
+                    files.copy(str(raw_place(source)), source)
+    files.write("schema.json", json.dumps(json_schema(), indent=1).encode() + b"\n")
+    files.remove_others()
     gpu, cpu, compiled = (
         sum(len(history.of(model)) for model in models) for models in (history.gpu_models(), [CPU], history.archs())
     )
-    files = sum(path.is_file() for path in out.rglob("*"))
-    return Built(out / "index.html", gpu, cpu, compiled, files)
+    return Built(out / "index.html", gpu, cpu, compiled, files.num_written)
 
 
 def _claim(out: Path) -> None:
@@ -77,10 +85,48 @@ def _claim(out: Path) -> None:
         raise ForeignFolderError(f"--out: {out} holds files that no build of this site wrote; name an empty folder")
     out.mkdir(parents=True, exist_ok=True)
     (out / MARKER).touch()
-    for name in OWNED:
-        shutil.rmtree(out / name, ignore_errors=True)
-    for page in out.glob("*.html"):
-        page.unlink()
+
+
+class _Files:
+    """The files of a site. One that is already there as it is to be is left alone, so that a rebuild is quick."""
+
+    def __init__(self, out: Path) -> None:
+        self._out, self._wanted = out, {out / MARKER}
+
+    @property
+    def num_written(self) -> int:
+        return len(self._wanted)
+
+    def write(self, place: str, content: bytes) -> None:
+        path = self._place(place)
+        if not (path.is_file() and path.stat().st_size == len(content) and path.read_bytes() == content):
+            path.write_bytes(content)
+
+    def copy(self, place: str, source: Path) -> None:
+        """With the time of its last change, by which the next build knows it again."""
+        path, facts = self._place(place), source.stat()
+        if path.is_file():
+            have = path.stat()
+            if (have.st_size, have.st_mtime_ns) == (facts.st_size, facts.st_mtime_ns):
+                return
+        shutil.copyfile(source, path)
+        os.utime(path, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+
+    def remove_others(self) -> None:
+        """What an earlier build wrote and this one did not."""
+        for name in OWNED:
+            for path in (self._out / name).rglob("*"):
+                if path.is_file() and path not in self._wanted:
+                    path.unlink()
+        for page in self._out.glob("*.html"):
+            if page not in self._wanted:
+                page.unlink()
+
+    def _place(self, place: str) -> Path:
+        path = self._out / place
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._wanted.add(path)
+        return path
 
 
 def _render(page: Page, contents: dict[Page, Content], site: Site) -> str:
@@ -94,19 +140,10 @@ def _render(page: Page, contents: dict[Page, Content], site: Site) -> str:
     )
 
 
-def _write_script(path: Path, key: str, data: Any) -> None:
+def _script(key: str, data: Any) -> bytes:
     # A classic script, because pages opened from file:// may not fetch JSON. ensure_ascii also escapes U+2028.
     body = json.dumps(data, allow_nan=False, separators=(",", ":"))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"(window.{GLOBAL}=window.{GLOBAL}||{{}})[{json.dumps(key)}]={body};\n", encoding="ascii")
-
-
-def _copy_assets(out: Path) -> None:
-    shutil.copytree(Path(__file__).parent / "assets", out / "assets")
-    shutil.copyfile(_plotly_script(), out / "assets" / "plotly.min.js")
-    (out / "assets" / "plotly.version.txt").write_text(
-        f"plotly.js from the Python package plotly {version('plotly')}\n"
-    )
+    return f"(window.{GLOBAL}=window.{GLOBAL}||{{}})[{json.dumps(key)}]={body};\n".encode("ascii")
 
 
 def _plotly_script() -> Path:
@@ -115,12 +152,3 @@ def _plotly_script() -> Path:
     if spec is None or spec.origin is None:
         raise ModuleNotFoundError("plotly is not installed; pip install 'recoverssm[report]', or run: make setup")
     return Path(spec.origin).parent / "package_data" / "plotly.min.js"
-
-
-def _copy_raw(history: History, out: Path) -> None:
-    for path in history.paths.values():
-        for source in (path, path.with_suffix(".parquet")):
-            if source.is_file():
-                target = out / raw_place(source)
-                target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(source, target)

@@ -7,6 +7,7 @@ from pathlib import Path
 from benchmarks.harness.records import Night, Record
 from benchmarks.harness.store import Store, open_store
 from reports.derive import Processes
+from reports.sharing import Sharing
 
 CPU = "cpu"
 
@@ -57,21 +58,21 @@ def read_stores(specs: Sequence[str]) -> History:
         FileNotFoundError: a store is no folder.
         StoreError: git cannot check a branch out.
     """
-    history = History()
+    history, sharing = History(), Sharing()
     for spec in specs:
         store = open_store(spec, writable=False)
         if not store.folder.is_dir():
             fix = f"a night is recorded there by: python -m ci nightly --set smoke --store {spec}"
             raise FileNotFoundError(f"--store: expected a folder, got {spec}; {fix}")
-        _add(history, store)
+        _add(history, store, sharing)
     return history
 
 
-def _add(history: History, store: Store) -> None:
-    for night in store.nights():
+def _add(history: History, store: Store, sharing: Sharing) -> None:
+    for night in map(sharing.night, store.nights()):
         if history.nights.setdefault(night.id, night) is night:
             history.paths[night.id] = store.folder / "nights" / night.gpu_model / f"{night.id}.json"
-    for record in store.records():
+    for record in map(sharing.record, store.each_record()):
         if history.records.setdefault(record.id, record) is record:
             model = record.environment.gpu_model
             history.paths[record.id] = store.folder / "records" / model / f"{record.id}.json"

@@ -159,15 +159,17 @@ class Store:
             thorough: verify every page of samples (10 ms a record), not only the table's frame (2 ms); by default of
                 records that are asked for by id.
         """
+        return list(self.each_record(ids, thorough=thorough))
+
+    def each_record(self, ids: Iterable[str] | None = None, *, thorough: bool | None = None) -> Iterator[Record]:
+        """``records`` one by one, for who keeps less than all of each: thousands of records fill gigabytes."""
         wanted = None if ids is None else set(ids)
         thorough = wanted is not None if thorough is None else thorough
         self._set_interrupted_aside()
-        found = []
         for path in self._files("records", wanted):
             record = self._read(path, decode_record, partial(_check_samples, path, thorough=thorough))
             if record is not None:
-                found.append(record)
-        return found
+                yield record
 
     def check(self) -> None:
         """Set every file aside whose JSON cannot be read or is of no schema of ours, and records without samples.

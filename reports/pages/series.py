@@ -136,9 +136,8 @@ def segments(line: Timeline, figures: Sequence[Figure], limit_pct: float) -> Seg
 
 def case_series(line: Timeline, case: str, keys: Sequence[Series], thresholds: Thresholds) -> dict[str, Any]:
     """The data file of one case: every series with one value per process of the timeline, None where there is none."""
-    verdicts: list[dict[tuple[str, ...], Verdict]] = [
-        {(v.metric, v.op, v.provider, v.contract): v for v in moment.night.verdicts if v.case == case}
-        for moment in line.moments
+    verdicts = [
+        {Series(v.metric, v.op, v.provider, v.contract): v for v in moment.verdicts_of(case)} for moment in line.moments
     ]
     found = next((item for record in reversed(line.records) for item in record.cases if item.name == case), None)
     num_requests = found.num_requests if found is not None else 0
@@ -148,7 +147,7 @@ def case_series(line: Timeline, case: str, keys: Sequence[Series], thresholds: T
         "stands_for": found.stands_for if found is not None else "",
         "reproduce": f"python -m ci nightly --set {_newest_set(line, case)} --case {shlex.quote(case)}",
         "series": [
-            _series(line, case, key, [own.get(tuple(key)) for own in verdicts], rule)
+            _series(line, case, key, [own.get(key) for own in verdicts], rule)
             for key, rule in zip(keys, rules, strict=True)
         ],
     }

@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks.harness.records import Environment, Night, Record
+from benchmarks.harness.records import Environment, Night, Record, Verdict
 from reports import derive, text
 from reports.derive import Processes, Series
 from reports.sources import CPU, History
@@ -32,6 +32,13 @@ class Moment:
     processes: Processes
     cut: tuple[str, ...]
     environment: int
+    _verdicts: dict[str, list[Verdict]] = field(default_factory=dict)
+
+    def verdicts_of(self, case: str) -> list[Verdict]:
+        if not self._verdicts:
+            for verdict in self.night.verdicts:
+                self._verdicts.setdefault(verdict.case, []).append(verdict)
+        return self._verdicts.get(case, [])
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ Which library finds the steps, with what rules, and what they find: docs/decisio
 
 import itertools
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -70,7 +71,7 @@ class Surprise:
 
 def night_value(medians: Sequence[float]) -> float | None:
     """Median of the process medians; None below five processes, which a single odd one could move."""
-    return float(np.median(medians)) if len(medians) >= MIN_PROCESSES else None
+    return statistics.median(medians) if len(medians) >= MIN_PROCESSES else None
 
 
 def adjusted(values: Sequence[float], controls: Sequence[float]) -> tuple[list[float], float]:
