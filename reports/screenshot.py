@@ -49,7 +49,8 @@ def take_screenshot(
             reduced_motion="reduce",
         )
         page.goto(file.resolve().as_uri() + mark + state)
-        charts = page.locator("main [data-chart]")
+        page.wait_for_load_state("networkidle")  # by then a page knows which of its figures it shows
+        charts = page.locator("main [data-chart]:visible")
         for index_ in range(charts.count()):
             chart = charts.nth(index_)
             chart.scroll_into_view_if_needed()

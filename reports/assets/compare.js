@@ -97,10 +97,10 @@ function line(row, a, b) {
   const at = (side, values) => (values.length ? link(side, row, withUnit(median(values), row.unit)) : MISSING);
   const found = row.found, number = (value) => fixed(value, 4);
   return make("tr", {},
-    make("th", { scope: "row" }, make("code", { textContent: row.case })), cell(`${row.op}, ${row.provider}`), cell(`${row.metric}, ${row.contract}`),
+    make("th", { scope: "row" }, make("code", { textContent: row.case })), cell(`${MARKS[row.word]} ${row.word}`, `outcome ${row.word.replace(" ", "-")}`),
+    cell(found ? percent(100 * (found.ratio - 1)) : MISSING, "number"), cell(`${row.op}, ${row.provider}`), cell(`${row.metric}, ${row.contract}`),
     cell(at(a, row.before), "number"), cell(String(row.before.length), "number"), cell(at(b, row.after), "number"), cell(String(row.after.length), "number"),
-    cell(found ? number(found.ratio) : MISSING, "number"), cell(found && found.low !== undefined ? `${number(found.low)} to ${number(found.high)}` : MISSING),
-    cell(found ? percent(100 * (found.ratio - 1)) : MISSING, "number"), cell(`${MARKS[row.word]} ${row.word}`, `outcome ${row.word.replace(" ", "-")}`));
+    cell(found ? number(found.ratio) : MISSING, "number"), cell(found && found.low !== undefined ? `${number(found.low)} to ${number(found.high)}` : MISSING));
 }
 
 // To the series with this night's samples and raw files; a backfill is on no page of nights.

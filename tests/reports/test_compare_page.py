@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 FIRST, SECOND, THIRD, FOURTH = (f"night:2026010{day}T020000Z-h200-abc123" for day in (1, 2, 3, 4))
-NAMES = ["case", "what", "metric", "a", "n_a", "b", "n_b", "ratio", "interval", "change", "outcome"]
+NAMES = ["case", "outcome", "change", "what", "metric", "a", "n_a", "b", "n_b", "ratio", "interval"]
 
 
 def rows(page: "Page") -> list[dict[str, str]]:

@@ -120,6 +120,15 @@ def test_a_screenshot_shows_the_built_page(tmp_path):
     assert (int.from_bytes(data[16:20]), int.from_bytes(data[20:24])) == (800, 600)
 
 
+def test_a_screenshot_of_a_page_waits_for_no_figure_that_is_hidden(golden_site, tmp_path):
+    night = "20260104T020000Z-h200-abc123"
+    for address in ("series", f"series#gpu=nvidia-h200&night={night}"):
+        code, _ = run("screenshot", "--site", golden_site, "--page", address, "--out", tmp_path / "page.png")
+
+        assert code == 0
+        assert (tmp_path / "page.png").stat().st_size > 20_000
+
+
 def test_a_screenshot_of_no_site_is_a_usage_error(tmp_path):
     code, output = run("screenshot", "--site", tmp_path, "--out", tmp_path / "page.png")
 
