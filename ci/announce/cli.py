@@ -27,14 +27,13 @@ def announce(
     Posts nothing. The first line of an issue's file is its title, the rest its body.
     """
     with errors(as_json):
-        from benchmarks.harness.store import open_store
         from ci.gate.outputs.machine import as_bytes
-        from ci.history.layout import default_stores
+        from ci.history.layout import default_stores, open_existing
 
         from .feed import badge, feed, newest
         from .issue import issue
 
-        opened = [open_store(spec, writable=False) for spec in stores or default_stores()]
+        opened = [open_existing(spec) for spec in stores or default_stores()]
         homes = {night.id: (night, store) for store in opened for night in store.nights()}
         nights = [night for night, _ in homes.values()]
         if not nights:

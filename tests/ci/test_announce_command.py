@@ -163,6 +163,17 @@ class TestCommand:
 
         assert not (out / "issue-nvidia-h200.md").exists()
 
+    def test_a_store_that_is_not_there_is_an_error_and_takes_no_issue_away(self, tmp_path):
+        store = store_nights(tmp_path / "store", BASE, regressed())
+        out = tmp_path / "out"
+        self.ran(store, out)
+
+        missing = self.ran(store, out, "--store", str(tmp_path / "stoer"))
+
+        assert missing.exit_code == Exit.MISSING
+        assert "stoer: there is no such folder" in missing.output
+        assert (out / "issue-nvidia-h200.md").exists()
+
     def test_an_empty_store_has_nothing_to_announce(self, tmp_path):
         (tmp_path / "store").mkdir()
 
