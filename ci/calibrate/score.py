@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.harness.stats.calibration import Floats, Limits
-from benchmarks.harness.stats.gate_power import DESIGN
+from benchmarks.harness.stats.gate_power import DESIGN, rate_with
 from benchmarks.harness.stats.modes import mode_distance_pct
-from benchmarks.harness.stats.paired import RATE, PairLimits, detectable_pct, rate_with
+from benchmarks.harness.stats.paired import RATE, PairLimits, detectable_pct
 from ci.config import THRESHOLDS_FILE
 from ci.exits import MissingDataError
 from ci.gate.times import limits_of

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from benchmarks.harness.stats.gate_power import rate_with
 from benchmarks.harness.stats.modes import mode_distance_pct
 from benchmarks.harness.stats.paired import (
     Design,
@@ -19,7 +20,6 @@ from benchmarks.harness.stats.paired import (
     estimate,
     judge_unsuspected,
     power,
-    rate_with,
     screen,
     sign_flip_p,
 )

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from .gate_power import DESIGN, SUSPICION_LEVEL
+from .gate_power import DESIGN, SUSPICION_LEVEL, rate_with
 from .modes import MIN_DISTANCE_PCT, mode_distance_pct
-from .paired import PairLimits, rate_with
+from .paired import PairLimits
 
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]

@@ -15,6 +15,9 @@ from scipy import optimize, special, stats
 from .verdict import POWER, Better
 
 RATE = 0.05  # share of false discoveries among a gate's suspects
+# What the rate is divided by for a series of two modes: which mode a process falls into is no normal noise, and the
+# blocks' mean moves by chance as far as the modes are apart.
+CAUTION_OF_MODES = 10.0
 SUSPICION_LEVEL = 0.05  # one-sided, against no change; either direction makes a suspect
 
 Floats = npt.NDArray[np.float64]
@@ -78,6 +81,11 @@ class Design:
 
 
 DESIGN = Design()
+
+
+def rate_with(modes_pct: float | None, rate: float = RATE) -> float:
+    """The rate for a series whose processes fall into modes so many percent apart; None: they do not."""
+    return rate if modes_pct is None else rate / CAUTION_OF_MODES
 
 
 def power(effect_pct: float, sd_pct: float, limits: PairLimits, design: Design = DESIGN) -> float:

@@ -21,7 +21,7 @@ import numpy as np
 from scipy import stats
 
 from ..records import VerdictName
-from .gate_power import DESIGN, RATE, SUSPICION_LEVEL, Design, PairLimits, detectable_pct, power
+from .gate_power import DESIGN, RATE, SUSPICION_LEVEL, Design, PairLimits, detectable_pct, power, rate_with
 from .modes import mode_distance_pct
 
 __all__ = [  # one import for whoever judges pairs
@@ -38,14 +38,10 @@ __all__ = [  # one import for whoever judges pairs
     "estimate",
     "judge_unsuspected",
     "power",
-    "rate_with",
     "screen",
     "sign_flip_p",
 ]
 
-# What the rate is divided by for a series of two modes: which mode a process falls into is no normal noise, and the
-# blocks' mean moves by chance as far as the modes are apart.
-CAUTION_OF_MODES = 10.0
 MIN_BLOCKS = 4  # below it three degrees of freedom or fewer decide nothing
 NUM_FLIPS = 4096  # all sign flips up to 12 blocks; as many random ones above
 SEED = 20261129  # a judgement must come out the same twice
@@ -215,11 +211,6 @@ def confirm(families: Sequence[Family], rate: float = RATE) -> list[PairJudgemen
         else:
             judged.append(_too_few(len(family.diffs), modes))
     return judged
-
-
-def rate_with(modes_pct: float | None, rate: float = RATE) -> float:
-    """The rate for a series whose processes fall into modes so many percent apart; None: they do not."""
-    return rate if modes_pct is None else rate / CAUTION_OF_MODES
 
 
 def sign_flip_p(diffs: Sequence[float], margin_pct: float = 0.0) -> float:
