@@ -75,7 +75,7 @@ def as_json(result: Result, found: Ratios) -> dict[str, Any]:
             for one in plan.commits
         ],
         "messages": result.messages,
-        "next": next_step(result),
+        "next": next_step(result) or None,
     }
 
 
@@ -92,14 +92,17 @@ def show(result: Result, found: Ratios, console: Console) -> None:
         rows.append([one.short, str(result.counts.get(one.commit, 0)), *cells, state or one.subject])
     _print(console, f"backfill {plan.id} of {plan.range}: time over that of the first commit, mean over cases")
     _table(["commit", "processes", *ops, ""], rows, console)
-    for line in (*result.messages, f"next: {next_step(result)}"):
+    step = next_step(result)
+    for line in (*result.messages, *([f"next: {step}"] if step else [])):
         _print(console, line)
 
 
 def next_step(result: Result) -> str:
-    """The comparison of the first and the last commit that were measured."""
+    """The comparison of the first and the last commit that were measured; empty where that is one, or none."""
     plan = result.state.plan
-    worked = [one.short for one in plan.measured if result.counts.get(one.commit)] or ["A"]
+    worked = [one.short for one in plan.measured if result.counts.get(one.commit)]
+    if len(worked) < 2:
+        return ""
     return f"python -m ci compare {worked[0]} {worked[-1]} --store {plan.store}"
 
 

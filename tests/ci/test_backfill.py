@@ -94,6 +94,12 @@ def test_report_has_every_commit_against_the_first(commits):
     assert shown["next"].startswith(f"python -m ci compare {names[0][:12]} {names[2][:12]}")
 
 
+def test_one_commit_is_compared_with_nothing(commits):
+    commits.commit("alone", "us = 100.0\n")
+
+    assert backfill_report.next_step(measure(commits, range="HEAD~1..HEAD", rounds=1)) == ""
+
+
 def test_commit_that_does_not_build_is_skipped_at_its_first_process_and_told(commits):
     first = commits.commit("good", "us = 100.0\n")
     broken = commits.commit("broken", "import no_such_module\n")
