@@ -169,9 +169,10 @@ class Running:
 
     def require_time(self, processes: int) -> None:
         """Raises OutOfTime where so many more would probably not end in time."""
-        spent_s = time.monotonic() - self.begun_s
-        if self.options.max_s is not None and spent_s + processes * self.longest_s > self.options.max_s:
-            raise OutOfTime(f"{spent_s:.0f} s of {self.options.max_s:g} are over")
+        spent_s, needed_s = time.monotonic() - self.begun_s, processes * self.longest_s
+        if self.options.max_s is not None and spent_s + needed_s > self.options.max_s:
+            told = f"{spent_s:.0f} s of {self.options.max_s:g} are over"
+            raise OutOfTime(f"{told}, and {processes} processes may take {needed_s:.0f}")
 
     def has_failed_too_often(self) -> bool:
         lost = Counter(name.rsplit("-", 1)[1] for name in self.state.failures)
