@@ -31,7 +31,7 @@ def column(found: Table, label: str) -> list[str]:
 
 def shown_rows(page: "Page", title: str) -> list[list[str]]:
     """Texts of a table's body in the browser."""
-    rows = page.locator(f"[role=region][aria-label={title!r}] tbody tr").all()
+    rows = page.locator(f"[role=region][aria-label$={title!r}] tbody tr").all()
     return [[text.replace(NBSP, " ") for text in row.locator("th, td").all_text_contents()] for row in rows]
 
 

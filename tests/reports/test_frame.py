@@ -37,7 +37,8 @@ def test_everything_that_takes_a_key_has_a_name_and_headings_descend_in_steps(br
     with opened(browser, golden_site, f"{name}.html") as page:
         page.wait_for_load_state()
         nameless = page.evaluate(
-            """() => [...document.querySelectorAll("a, button, select, input, [role=img], [role=region]")]
+            """() => [...document.querySelectorAll("a, button, select, input, [role=img], [role=figure], "
+                    + "[role=region]")]
                 .filter((e) => e.checkVisibility() && !(e.getAttribute("aria-label") || e.innerText
                     || [...(e.labels ?? [])].some((label) => label.innerText.trim())))
                 .map((e) => e.outerHTML)"""
