@@ -32,6 +32,7 @@ SCHEMA_VERSION = 1
 BlockStage = Literal["screen", "confirm"]
 STAGES: tuple[BlockStage, ...] = get_args(BlockStage)
 USUAL_BLOCKS: dict[BlockStage, int] = {"screen": 6, "confirm": 12}
+CPU_BLOCKS = 1  # of each stage: times of a CPU fail nothing, and what is exact needs no repetition
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 
 

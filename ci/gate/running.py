@@ -29,12 +29,20 @@ from ci.succession import Succession
 
 from .building import SIDES, Building, require_whole
 from .evidence import Evidence
-from .plan import BlockStage, Plan, Process, State, blocks_to_try, load_plan, load_state, record_path, save
+from .plan import (
+    CPU_BLOCKS,
+    BlockStage,
+    Plan,
+    Process,
+    State,
+    blocks_to_try,
+    load_plan,
+    load_state,
+    record_path,
+    save,
+)
 from .result import Side
 from .times import suspected_cases
-
-CPU_BLOCKS = 1
-"""Times of a CPU fail nothing, and what is exact needs no repetition."""
 
 FIRST_GUESS_S = 20.0  # for a process, before one has been seen
 MAX_FAILURES = 3  # processes of one side without a record; the rest would fail too

@@ -316,7 +316,7 @@ def test_what_a_gate_would_do_is_told_without_doing_it(in_repository, tmp_path):
     arguments = ("--out", tmp_path / "out", "--store", tmp_path / "store", "--gpus", "cpu", "--json")
     facts = json.loads(ran("gate", "--base", "main", "--dry-run", *arguments).stdout)
     assert facts["base"].startswith(base[:12])
-    assert (facts["distance"], facts["screen_processes"], facts["confirm_processes_at_most"]) == (1, 24, 48)
+    assert (facts["distance"], facts["screen_processes"], facts["confirm_processes_at_most"]) == (1, 4, 4)
     assert "num_cases" not in json.loads(ran("gate", "--base", "main", "--estimate", *arguments).stdout)
     assert "kimi_k3_tp8_b1_t8_a3.84_fp32" in ran("gate", "--list").stdout
     assert not (tmp_path / "out").exists()
