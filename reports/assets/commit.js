@@ -45,10 +45,10 @@ function drawLines(element, index, data, figure) {
     const what = figure === "step" ? "step" : "commit";
     layout.yaxis = { ...layout.yaxis, title: { text: narrow ? "µs" : `${what}, all layers, µs (lower is better)` }, tickformat: ",~g", rangemode: "tozero" };
     layout.shapes = []; layout.annotations = [];
-    index.changes.forEach((change, place) => {
+    index.changes.forEach((change) => {
       if (!change.entries?.length) return;
       layout.shapes.push({ type: "line", xref: "x", yref: "paper", x0: change.at - 0.5, x1: change.at - 0.5, y0: 0, y1: 1, line: { color: c.quiet, width: 1, dash: "dash" } });
-      layout.annotations.push({ x: change.at - 0.5, y: 1, yref: "paper", yanchor: "top", xanchor: "left", text: `[${place + 1}]`, showarrow: false, font: { size: 11, color: c.quiet } });
+      layout.annotations.push({ x: change.at - 0.5, y: 1, yref: "paper", yanchor: "top", xanchor: "left", text: numberOf(index, change), showarrow: false, font: { size: 11, color: c.quiet } });
     });
     if (figure !== "step") for (const [title, us, covers] of data.peers) {
       traces.push({ name: title, mode: "lines", x: [-0.5, points.length - 0.5], y: [us, us], line: { color: c.full, width: 1, dash: "longdashdot" }, hovertemplate: "%{text}<extra></extra>", text: Array(2).fill(`${title}: ${withUnit(us, "us")}, by hand, covers ${covers}`), visible: "legendonly" });
@@ -74,9 +74,12 @@ function drawGrowth(element, index, chosenCase, by) {
 // What stands between backquotes is code.
 const withCode = (text) => text.split("`").map((piece, place) => (place % 2 ? make("code", { textContent: piece }) : piece));
 
+// Those with entries are counted, in the figure as in the list.
+const numberOf = (index, change) => (change.entries?.length ? `[${index.changes.filter((one) => one.entries?.length && one.at <= change.at).length}] ` : "");
+
 function fillChanges(index) {
-  const lines = index.changes.flatMap((change, place) => {
-    const heading = `[${place + 1}] ${change.from} → ${change.to}`;
+  const lines = index.changes.flatMap((change) => {
+    const heading = `${numberOf(index, change)}${change.from} → ${change.to}`;
     if (change.entries === null) return [make("li", { textContent: `${heading}: the changelog of these commits is not known where this page was built.` })];
     if (!change.entries.length) return [];
     return [make("li", {}, make("strong", { textContent: heading }), make("ul", { className: "plain" }, ...change.entries.map((text) => make("li", {}, ...withCode(text)))))];
