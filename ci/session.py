@@ -1,13 +1,13 @@
 """The state file of a night or collection in progress: which processes are to run and which have left a record."""
 
-import os
 import random
 from pathlib import Path
 
 import msgspec
 
 from .config import Fork
-from .exits import BrokenEnvironmentError, UsageError
+from .exits import UsageError
+from .whole_files import json_bytes, replace_file
 
 STATE_FILE = "night-state.json"
 
@@ -62,17 +62,7 @@ def save(state: State, folder: Path) -> None:
     Raises:
         BrokenEnvironmentError: it cannot be written; the old one is there still.
     """
-    temporary = folder / f".{STATE_FILE}.{os.getpid()}"
-    try:
-        with temporary.open("wb") as file:
-            file.write(msgspec.json.format(msgspec.json.encode(state), indent=1) + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(folder / STATE_FILE)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        reason = f"{folder / STATE_FILE}: cannot be written: {error.strerror}"
-        raise BrokenEnvironmentError(reason, "make room there, or give another --out") from error
+    replace_file(folder / STATE_FILE, json_bytes(state), "make room there, or give another --out")
 
 
 def load(folder: Path) -> State | None:

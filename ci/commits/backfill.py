@@ -6,7 +6,6 @@ carry the backfill's id, so that no night counts them.
 """
 
 import math
-import os
 import random
 import sys
 import time
@@ -31,6 +30,7 @@ from ci.processes import interruptible
 from ci.session import Plan, State, load, make_seeds, save
 from ci.starting import FORK_SERVER
 from ci.trees import Repository
+from ci.whole_files import json_bytes, replace_file
 
 from .ranges import Commit, commits_between, export, parse_range, thin, tree_of
 
@@ -163,9 +163,8 @@ def _same_sources(commits: Sequence[Commit]) -> dict[str, str]:
 
 
 def save_state(state: BackfillState, out: Path) -> None:
-    temporary = out / f".{FILE}.{os.getpid()}"
-    temporary.write_bytes(msgspec.json.format(msgspec.json.encode(state), indent=1) + b"\n")
-    temporary.replace(out / FILE)
+    """Raises BrokenEnvironmentError where it cannot be written."""
+    replace_file(out / FILE, json_bytes(state))
 
 
 def load_state(out: Path) -> BackfillState:

@@ -1,12 +1,12 @@
 """The state of a bisection in its folder: what was asked for, the series that is followed, what is known of commits."""
 
-import os
 from pathlib import Path
 
 import msgspec
 
 from ci.config import Key
 from ci.exits import UsageError
+from ci.whole_files import json_bytes, replace_file
 
 from .ranges import Commit
 from .search import Answer
@@ -57,9 +57,8 @@ class BisectState(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def save(state: BisectState, out: Path) -> None:
-    temporary = out / f".{FILE}.{os.getpid()}"
-    temporary.write_bytes(msgspec.json.format(msgspec.json.encode(state), indent=1) + b"\n")
-    temporary.replace(out / FILE)
+    """Raises BrokenEnvironmentError where it cannot be written."""
+    replace_file(out / FILE, json_bytes(state))
 
 
 def load(out: Path) -> BisectState:

@@ -12,7 +12,6 @@ verdict.json and others    what ``gate judge`` found (outputs/)
 """
 
 import datetime as dt
-import os
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,7 +20,8 @@ from typing import Annotated, Literal, TypeVar, get_args
 
 import msgspec
 
-from ci.exits import BrokenEnvironmentError, UsageError
+from ci.exits import UsageError
+from ci.whole_files import replace_file
 
 from .result import Side
 
@@ -155,26 +155,12 @@ def load_state(folder: Path) -> State:
 
 def save(folder: Path, content: Plan | State) -> None:
     """Replace the file at once. Raises BrokenEnvironmentError where it cannot be written."""
-    write(folder / (PLAN_FILE if isinstance(content, Plan) else STATE_FILE), to_bytes(content))
+    replace_file(folder / (PLAN_FILE if isinstance(content, Plan) else STATE_FILE), to_bytes(content))
 
 
 def to_bytes(content: Plan | State) -> bytes:
     """Strict JSON, keys sorted."""
     return msgspec.json.format(msgspec.json.encode(content, order="sorted"), indent=1) + b"\n"
-
-
-def write(path: Path, data: bytes) -> None:
-    """A reader sees the old file or the new one. Raises BrokenEnvironmentError."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise BrokenEnvironmentError(f"{path}: cannot be written: {error.strerror}", "make room there") from error
 
 
 def _decode(path: Path, data: bytes, kind: type[T]) -> T:

@@ -1,7 +1,6 @@
 """Trends as a file for programs, and the confirmations that first nights out of line ask for."""
 
 import math
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import msgspec
 
 from ci.config import Key
+from ci.whole_files import json_bytes, replace_file
 
 from .examine import Change, Creep, Suspicion, Trends
 from .series import Point
@@ -114,8 +114,6 @@ def _creep(one: Creep) -> dict[str, Any]:
 
 
 def write(found: Trends, case_set: str, folder: Path) -> Path:
-    """``trends-<GPU model>.json`` in the folder, whole at any moment."""
+    """``trends-<GPU model>.json`` in the folder. Raises BrokenEnvironmentError where it cannot be written."""
     path = folder / f"trends-{found.gpu_model}.json"
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_bytes(msgspec.json.format(msgspec.json.encode(as_json(found, case_set)), indent=1) + b"\n")
-    return temporary.replace(path)
+    return replace_file(path, json_bytes(as_json(found, case_set)))

@@ -344,7 +344,7 @@ def test_state_that_cannot_be_written_names_its_folder_and_leaves_nothing(fake_n
     def full(descriptor):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("ci.session.os", SimpleNamespace(getpid=os.getpid, fsync=full))
+    monkeypatch.setattr("ci.whole_files.os", SimpleNamespace(getpid=os.getpid, fsync=full))
     with pytest.raises(BrokenEnvironmentError, match=r"night-state\.json: cannot be written: No space left") as caught:
         fake_night.night(make_records())
     assert "another --out" in caught.value.next_step
