@@ -225,6 +225,21 @@ class Calibration(Struct, frozen=True, kw_only=True):
     delay_pct: float | None = None  # by which every window was to become longer on purpose; None: as it is
 
 
+class PeerFacts(Struct, frozen=True, kw_only=True):
+    """Another project's kernel that was to be measured beside ours, under the provider ``name``."""
+
+    name: str
+    title: str = ""
+    version: str = ""
+    licence: str = ""  # SPDX
+    source: str = ""
+    scheme: str = ""  # what it keeps of a window: "recoverssm" | "full_state" | "last_state"
+    covers: str = ""  # what its ops leave out, in what precision they work
+    tolerance: dict[str, float] = {}  # largest relative errors it is meant to keep, by what is compared
+    tolerance_reason: str = ""
+    missing: str = ""  # why it was not measured at all; empty where it was
+
+
 class Record(Struct, frozen=True, kw_only=True):
     """One measuring process, with those that it took over from."""
 
@@ -251,6 +266,7 @@ class Record(Struct, frozen=True, kw_only=True):
     counters_missing: str | None = None  # why counters that were asked for are not there
     backfill: str | None = None  # id of the backfill it was measured for; such a record is of no night
     calibration: Calibration | None = None  # never part of a night or a gate
+    peers: list[PeerFacts] = []  # empty where none was asked for
 
     @property
     def is_static(self) -> bool:

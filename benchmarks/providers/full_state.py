@@ -43,14 +43,14 @@ class FullStateProvider:
         return self._bytes(case, case.num_layers, num_unowned_slots=0).total
 
     def needed_bytes(self, case: BenchCase, l2_bytes: int) -> int:
-        num_pools = _num_pools(case, l2_bytes)
+        num_pools = num_state_pools(case, l2_bytes)
         pools = self._bytes(case, num_pools, num_unowned_slots=NUM_UNOWNED_SLOTS).total
         state_itemsize = inputs.STATE_DTYPES[case.state_dtype].itemsize
         checks = 6 * pools // num_pools * 8 // state_itemsize  # the reference of one pool and copies of it, in float64
         return 2 * pools + checks + activation_bytes(case)  # twice: once to restore from
 
     def prepare(self, case: BenchCase, device: torch.device, seed: int, l2_bytes: int) -> Prepared:
-        num_pools = _num_pools(case, l2_bytes)
+        num_pools = num_state_pools(case, l2_bytes)
         expected = self._bytes(case, num_pools, num_unowned_slots=NUM_UNOWNED_SLOTS).total
         return PreparedFullState(case, device, seed, num_pools, expected)
 
@@ -194,7 +194,7 @@ class PreparedFullState:
         return num_non_finite([self._out, self._pools[0], self._pools[-1]])
 
 
-def _num_pools(case: BenchCase, l2_bytes: int) -> int:
+def num_state_pools(case: BenchCase, l2_bytes: int) -> int:
     """Layers' pools to cycle over: a divisor or a multiple of the layers, so that step follows step in the cycle.
 
     At least as many bytes as RecoverSSM's checkpoints of all layers, so that address translation favours neither.

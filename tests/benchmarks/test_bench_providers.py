@@ -24,7 +24,7 @@ from benchmarks.providers import (
     recoverssm_pdl,
 )
 from benchmarks.providers.bare import launches_of, num_programs
-from benchmarks.providers.full_state import _num_pools
+from benchmarks.providers.full_state import num_state_pools
 from benchmarks.providers.plan_places import NUM_PLACES, PAGE_BYTES
 from benchmarks.providers.recoverssm import _num_sets
 from recoverssm import committer, triton_compat
@@ -49,12 +49,12 @@ def test_rotated_memory_is_at_least_twice_the_l2(case):
     assert num_sets * rows * sizes.state_bytes >= 2 * L2_BYTES
     assert num_conv_sets * rows * sizes.conv_history_bytes >= 2 * L2_BYTES
     pool_bytes = case.num_requests * case.shape.spec_query_len * sizes.state_bytes
-    assert _num_pools(case, L2_BYTES) * pool_bytes >= 2 * L2_BYTES
+    assert num_state_pools(case, L2_BYTES) * pool_bytes >= 2 * L2_BYTES
 
 
 @pytest.mark.parametrize("case", SETS["nightly"], ids=str)
 def test_steps_of_full_state_follow_each_other_in_the_cycle_of_pools(case):
-    num_pools = _num_pools(case, L2_BYTES)
+    num_pools = num_state_pools(case, L2_BYTES)
 
     assert num_pools % case.num_layers == 0 or case.num_layers % num_pools == 0
 
