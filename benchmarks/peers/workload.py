@@ -6,6 +6,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from recoverssm.types import GateParams
+
 from .. import inputs
 from ..cases import BenchCase
 from ..inputs import NUM_UNOWNED_SLOTS, StepInputs
@@ -66,7 +68,7 @@ class Workload:
     def layer(self, place: int) -> int:
         return place % self.num_layers
 
-    def gate(self, place: int) -> inputs.GateParams:
+    def gate(self, place: int) -> GateParams:
         """A_log [H], dt_bias [H, K], both fp32, and lower_bound of a place's layer."""
         return self.step.layer_gates[self.layer(place)]
 
