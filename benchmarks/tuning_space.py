@@ -12,8 +12,8 @@ OPS = ("verify", "full_state_verify", "commit_state")
 BATCHES = (1, 8, 32, 128)
 """A row is tuned at the smallest batch that it applies to; the first applies to any."""
 
-WINDOWS = (4, 8, 9)
-"""A row is tuned at the longest window of its range (1 to 4, 5 to 8), but for the last: 9 tokens and more."""
+WINDOWS = (4, 8, 10, 12, 16)
+"""A row is tuned at the longest window of its range: 1 to 4 tokens, 5 to 8, 9 and 10, 11 and 12, 13 and more."""
 
 NUM_HEADS = 12  # Kimi-K3 on one of 8 ranks; rows apply by rows x heads
 

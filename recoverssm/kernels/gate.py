@@ -30,3 +30,15 @@ def log_decay(raw_gate, dt_bias, gate_scale, lower_bound, BOUNDED: gl.constexpr)
     else:
         exponent = -gate_scale * softplus(x)
     return exponent
+
+
+@gluon.jit
+def log2_decay_step(raw_gate, dt_bias, gate_scale, lower_bound, BOUNDED: gl.constexpr):
+    """The logarithm to base 2 of a token's decay, for exp2, which is one instruction."""
+    LOG2_E: gl.constexpr = 1.4426950408889634
+    x = raw_gate.to(gl.float32) + dt_bias
+    if BOUNDED:
+        log2_decay = (lower_bound * LOG2_E) / (1.0 + gl.exp2(-(gate_scale * LOG2_E) * x))
+    else:
+        log2_decay = (-gate_scale * LOG2_E) * softplus(x)
+    return log2_decay

@@ -7,7 +7,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma, warpgroup_mma_wait
 
-from recoverssm.kernels.coupling import halves, tf32_parts
+from recoverssm.kernels.coupling import below, halves, tf32_parts
 from recoverssm.kernels.gluon_compat import async_load
 
 
@@ -41,16 +41,27 @@ def copy_tokens(x_s, head_ptr, stride, query_len, layout: gl.constexpr):
 
 
 @gluon.jit
+def places(x_s, ITEM_BITS: gl.constexpr):
+    """Shared memory [T, K] with channels as they are, seen in the order of ``channel``, in several dimensions."""
+    T: gl.constexpr = x_s.shape[0]
+    K: gl.constexpr = x_s.shape[1]
+    if ITEM_BITS == 32:
+        return x_s.reshape([T, K // 16, 4, 4]).permute((0, 1, 3, 2))
+    else:
+        return x_s.reshape([T, K // 32, 4, 4, 2]).permute((0, 1, 3, 2, 4))
+
+
+@gluon.jit
 def load_places(x_s, ITEM_BITS: gl.constexpr, layout: gl.constexpr):
     """Activations [T, K] from shared memory, their channels in the order of ``channel``."""
     T: gl.constexpr = x_s.shape[0]
     K: gl.constexpr = x_s.shape[1]
     if ITEM_BITS == 32:
         four: gl.constexpr = gl.BlockedLayout([T, 1, 1, 1], [1, 2, 4, 4], [1, 4, 1, 1], [3, 2, 1, 0])
-        x = x_s.reshape([T, K // 16, 4, 4]).permute((0, 1, 3, 2)).load(four)
+        x = places(x_s, ITEM_BITS).load(four)
     else:
         five: gl.constexpr = gl.BlockedLayout([T, 1, 1, 1, 1], [1, 1, 4, 4, 2], [1, 4, 1, 1, 1], [4, 3, 2, 1, 0])
-        x = x_s.reshape([T, K // 32, 4, 4, 2]).permute((0, 1, 3, 2, 4)).load(five)
+        x = places(x_s, ITEM_BITS).load(five)
     return gl.convert_layout(gl.reshape(x, [T, K]), layout, assert_trivial=True)
 
 
@@ -70,6 +81,33 @@ def prefetch(state_ptr, offset, first_row, FIRST: gl.constexpr, END: gl.constexp
     gl.inline_asm_elementwise(
         "prefetch.global.L2 [$1]; mov.b32 $0, 0;", "=r,l", [ptrs.to(gl.int64)], dtype=gl.int32, is_pure=False, pack=1
     )
+
+
+@gluon.jit
+def shared_probes(key_probe, query_probe, ITEM_BITS: gl.constexpr):
+    """Probes [T, K] in parts, those of keys first, to shared memory: two parts [4 T, K] and, of 16 bits, a third one.
+
+    Where there is no third part, what stands for it is the first two.
+    """
+    T: gl.constexpr = key_probe.shape[0]
+    K: gl.constexpr = key_probe.shape[1]
+    if ITEM_BITS == 32:
+        key_lead, key_rest = tf32_parts(key_probe)
+        query_lead, query_rest = tf32_parts(query_probe)
+    else:
+        key_lead, query_lead = key_probe.to(gl.bfloat16), query_probe.to(gl.bfloat16)
+        key_left = key_probe - key_lead.to(gl.float32)
+        query_left = query_probe - query_lead.to(gl.float32)
+        key_rest, query_rest = key_left.to(gl.bfloat16), query_left.to(gl.bfloat16)
+    probes_s = gl.allocate_shared_memory(key_lead.dtype, [4 * T, K], gl.NVMMASharedLayout(128, ITEM_BITS, 2))
+    probes_s.store(below(below(key_lead, query_lead), below(key_rest, query_rest)))
+    third_s = probes_s
+    if ITEM_BITS == 16:
+        key_third = (key_left - key_rest.to(gl.float32)).to(gl.bfloat16)
+        query_third = (query_left - query_rest.to(gl.float32)).to(gl.bfloat16)
+        third_s = gl.allocate_shared_memory(gl.bfloat16, [2 * T, K], gl.NVMMASharedLayout(128, 16, 2))
+        third_s.store(below(key_third, query_third))
+    return probes_s, third_s
 
 
 @gluon.jit

@@ -13,54 +13,25 @@ from recoverssm.kernels.coupling import (
     add,
     below,
     block_sums,
-    columns,
     coupling_sums,
     left_fragments,
     rows,
     split_tokens,
     tf32_parts,
 )
-from recoverssm.kernels.gate import softplus
+from recoverssm.kernels.gate import log2_decay_step
 from recoverssm.kernels.gluon_compat import gdc_launch_dependents, gdc_wait, thread_barrier
-from recoverssm.kernels.probes import channel, copy_tokens, load_chunk, load_places, prefetch, probe_slice
-
-
-@gluon.jit
-def _solve(
-    products_s,
-    couplings_s,
-    scales_s,
-    value,
-    correction_ptrs,
-    out_ptrs,
-    stride_out_token,
-    query_len,
-    own_row: gl.constexpr,
-    own_rows: gl.constexpr,
-    T: gl.constexpr,
-    TP: gl.constexpr,
-    V: gl.constexpr,
-):
-    """Corrections and outputs of the value rows in products_s, stored token by token; a thread has whole rows."""
-    wide: gl.constexpr = gl.BlockedLayout([1, 2 * TP], [32, 1], [4, 1], [1, 0])
-    four: gl.constexpr = gl.BlockedLayout([1, 4], [32, 1], [4, 1], [1, 0])
-    products = columns(products_s.load(wide), own_row)
-    value = columns(value.to(gl.float32), own_row)
-    corrections = ()
-    for t in gl.static_range(T):
-        to_key = columns(couplings_s.slice(t, 1).load(own_rows), own_row)
-        to_query = columns(couplings_s.slice(TP + t, 1).load(own_rows), own_row)
-        scales = columns(scales_s.slice(t, 1).load(four), own_row)
-        correction = scales[0] * value[t] - scales[1] * products[t]
-        output = scales[2] * products[TP + t]
-        for s in gl.static_range(t):
-            correction -= to_key[s] * corrections[s]
-            output += to_query[s] * corrections[s]
-        output += to_query[t] * correction
-        corrections = corrections + (correction,)
-        is_token = t < query_len
-        gl.store(correction_ptrs + t * V, correction, is_token, eviction_policy="evict_last")
-        gl.store(out_ptrs + t * stride_out_token, output.to(out_ptrs.dtype.element_ty), is_token)
+from recoverssm.kernels.probes import (
+    channel,
+    copy_tokens,
+    load_chunk,
+    load_places,
+    prefetch,
+    probe_slice,
+    shared_probes,
+)
+from recoverssm.kernels.solve import solve
+from recoverssm.kernels.tail import load_split_places, load_tail, store_tail, tail_coupling_sums, tail_slice
 
 
 @gluon.jit
@@ -109,7 +80,9 @@ def _verify_wgmma_kernel(
     if PDL:
         gdc_launch_dependents()
     gl.static_assert(K == 128)
-    TP: gl.constexpr = 8 if T <= 8 else 16  # tokens with padding
+    R: gl.constexpr = T - 8 if 8 < T and T <= 10 and not CAUSAL_BLOCKS else 0  # the tail: tokens on fp32 units
+    TP: gl.constexpr = 8 if T - R <= 8 else 16  # the others, with padding
+    TN: gl.constexpr = 8 if T <= 8 else 16  # all, with padding
     FP32: gl.constexpr = state_ptr.dtype.element_ty == gl.float32
     ITEM_BITS: gl.constexpr = 32 if FP32 else 16
     NUM_SLICES: gl.constexpr = BV // 64
@@ -133,8 +106,7 @@ def _verify_wgmma_kernel(
     query_len = gl.minimum(gl.load(query_start_loc_ptr + row + 1) - first_token, T)
     first_token = first_token.to(gl.int64)
 
-    # A thread owns value rows: [BV, TP], [BV, 1]
-    own_rows: gl.constexpr = gl.BlockedLayout([1, TP], [32, 1], [4, 1], [1, 0])
+    # A thread owns value rows: [BV, 1]
     own_row: gl.constexpr = gl.BlockedLayout([1, 1], [32, 1], [4, 1], [1, 0])
     offs_v = gl.arange(0, BV, gl.SliceLayout(1, own_row))[:, None]
     out_ptrs = out_ptr + first_token * stride_out_token + pid_h * V + pid_v * BV + offs_v
@@ -162,6 +134,8 @@ def _verify_wgmma_kernel(
     offs_t = gl.arange(0, TP, gl.SliceLayout(1, own_channel))[:, None]
     offs_k = channel(gl.arange(0, K, gl.SliceLayout(0, own_channel)), ITEM_BITS)[None, :]
     mask_t = offs_t < query_len
+    own_place: gl.constexpr = gl.BlockedLayout([1, 1], [1, 32], [1, 4], [1, 0])
+    tail_k = channel(gl.arange(0, K, gl.SliceLayout(0, own_place)), ITEM_BITS)[None, :]
     head_k = pid_h * K
     q_head_ptr = q_ptr + first_token * stride_q_token + head_k
     record_ptr = key_gate_ptr + record * stride_key_gate_row + pid_h * T * 2 * K
@@ -175,13 +149,16 @@ def _verify_wgmma_kernel(
         raw_gate = gl.load(gate_head_ptr + offs_t * stride_gate_token + offs_k, mask_t, 0.0)
         key = gl.load(k_head_ptr + offs_t * stride_k_token + offs_k, mask_t, 0.0)
         query = gl.load(q_head_ptr + offs_t * stride_q_token + offs_k, mask_t, 0.0)
+        tail_gates = load_tail(gate_head_ptr, stride_gate_token, query_len, tail_k, R)
+        tail_keys = load_tail(k_head_ptr, stride_k_token, query_len, tail_k, R)
+        tail_queries = load_tail(q_head_ptr, stride_q_token, query_len, tail_k, R)
     if not GATE_FIRST:
         gate_scale = gl.exp(gl.load(A_log_ptr + pid_h))
         dt_bias = gl.load(dt_bias_ptr + head_k + offs_k)
 
     # A thread owns eight adjacent channels of a token: norms and the copy into the records.
     vectors: gl.constexpr = gl.BlockedLayout([1, 8], [2, 16], [4, 1], [1, 0])
-    offs_tn = gl.arange(0, TP, gl.SliceLayout(1, vectors))
+    offs_tn = gl.arange(0, TN, gl.SliceLayout(1, vectors))
     offs_n = gl.arange(0, K, gl.SliceLayout(0, vectors))[None, :]
     mask_n = (offs_tn < query_len)[:, None]
     token_n = offs_tn[:, None]
@@ -194,10 +171,10 @@ def _verify_wgmma_kernel(
     plain: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
     if STAGED:
         v_head_ptr = v_ptr + first_token * stride_v_token + pid_h * V + pid_v * BV
-        values_s = gl.allocate_shared_memory(v_ptr.dtype.element_ty, [TP, BV], plain)
-        key_s = gl.allocate_shared_memory(k_ptr.dtype.element_ty, [TP, K], plain)
-        query_s = gl.allocate_shared_memory(q_ptr.dtype.element_ty, [TP, K], plain)
-        gate_s = gl.allocate_shared_memory(raw_gate_ptr.dtype.element_ty, [TP, K], plain)
+        values_s = gl.allocate_shared_memory(v_ptr.dtype.element_ty, [TN, BV], plain)
+        key_s = gl.allocate_shared_memory(k_ptr.dtype.element_ty, [TN, K], plain)
+        query_s = gl.allocate_shared_memory(q_ptr.dtype.element_ty, [TN, K], plain)
+        gate_s = gl.allocate_shared_memory(raw_gate_ptr.dtype.element_ty, [TN, K], plain)
         copy_tokens(gate_s, gate_head_ptr, stride_gate_token, query_len, vectors)
         copy_tokens(key_s, k_head_ptr, stride_k_token, query_len, vectors)
         copy_tokens(query_s, q_head_ptr, stride_q_token, query_len, vectors)
@@ -217,71 +194,57 @@ def _verify_wgmma_kernel(
     else:
         gate_n = gl.load(gate_head_ptr + token_n * stride_gate_token + offs_n, mask_n, 0.0)
         # Values through shared memory, since loads of theirs behind the product would wait for the L2 once more.
-        offs_vt = gl.arange(0, TP, gl.SliceLayout(1, of_values))[:, None]
+        offs_vt = gl.arange(0, TN, gl.SliceLayout(1, of_values))[:, None]
         offs_vv = gl.arange(0, BV, gl.SliceLayout(0, of_values))[None, :]
         v_head_ptr = v_ptr + first_token * stride_v_token + pid_h * V + pid_v * BV
         value_n = gl.load(v_head_ptr + offs_vt * stride_v_token + offs_vv, offs_vt < query_len, 0.0)
-        values_s = gl.allocate_shared_memory(v_ptr.dtype.element_ty, [TP, BV], plain)
+        values_s = gl.allocate_shared_memory(v_ptr.dtype.element_ty, [TN, BV], plain)
     if pid_v == 0 and not RECORDED:
         key_gate_ptrs = record_ptr + token_n * (2 * K) + offs_n
         gl.store(key_gate_ptrs, key_n, mask_n, eviction_policy="evict_last")
         gl.store(key_gate_ptrs + K, gate_n, mask_n, eviction_policy="evict_last")
     if STAGED:
-        key = load_places(key_s, ITEM_BITS, own_channel)
-        raw_gate = load_places(gate_s, ITEM_BITS, own_channel)
-        query = load_places(query_s, ITEM_BITS, own_channel)
+        if R > 0:
+            key, tail_keys = load_split_places(key_s, ITEM_BITS, own_channel, own_place, R)
+            raw_gate, tail_gates = load_split_places(gate_s, ITEM_BITS, own_channel, own_place, R)
+            query, tail_queries = load_split_places(query_s, ITEM_BITS, own_channel, own_place, R)
+        else:
+            key = load_places(key_s, ITEM_BITS, own_channel)
+            raw_gate = load_places(gate_s, ITEM_BITS, own_channel)
+            query = load_places(query_s, ITEM_BITS, own_channel)
     else:
         values_s.store(value_n)
 
     # The decays since the window began, and the probes.
     if GATE_FIRST:
         gate_scale = gl.exp(A_log)
-    x = raw_gate.to(gl.float32) + dt_bias
-    if BOUNDED:
-        log2_decay = (lower_bound * LOG2_E) / (1.0 + gl.exp2(-(gate_scale * LOG2_E) * x))
-    else:
-        log2_decay = (-gate_scale * LOG2_E) * softplus(x)
-    log2_step = gl.where(mask_t, log2_decay, 0.0)
+    log2_step = gl.where(mask_t, log2_decay_step(raw_gate, dt_bias, gate_scale, lower_bound, BOUNDED), 0.0)
     log2_decay = gl.associative_scan(log2_step, 0, add)
     decay = gl.exp2(log2_decay) * SCALE  # not exp2(log2_decay + ...), which would round slow channels
     key = key.to(gl.float32)
     query = query.to(gl.float32)
     key_probe = key * decay
     query_probe = query * decay
-    if FP32:
-        key_lead, key_rest = tf32_parts(key_probe)
-        query_lead, query_rest = tf32_parts(query_probe)
-    else:
-        key_lead, query_lead = key_probe.to(gl.bfloat16), query_probe.to(gl.bfloat16)
-        key_left = key_probe - key_lead.to(gl.float32)
-        query_left = query_probe - query_lead.to(gl.float32)
-        key_rest, query_rest = key_left.to(gl.bfloat16), query_left.to(gl.bfloat16)
-    probe_type: gl.constexpr = gl.float32 if FP32 else gl.bfloat16
-    probes_s = gl.allocate_shared_memory(probe_type, [4 * TP, K], gl.NVMMASharedLayout(128, ITEM_BITS, 2))
-    probes_s.store(below(below(key_lead, query_lead), below(key_rest, query_rest)))
-    third_s = probes_s
-    if not FP32:
-        key_third = (key_left - key_rest.to(gl.float32)).to(gl.bfloat16)
-        query_third = (query_left - query_rest.to(gl.float32)).to(gl.bfloat16)
-        third_s = gl.allocate_shared_memory(gl.bfloat16, [2 * TP, K], gl.NVMMASharedLayout(128, 16, 2))
-        third_s.store(below(key_third, query_third))
+    probes_s, third_s = shared_probes(key_probe, query_probe, ITEM_BITS)
 
     # Couplings of the tokens: what the keys before it add to a probe.
     swizzled: gl.constexpr = gl.SwizzledSharedLayout(16, 1, 2, [2, 1, 0])
     SHARED_PROBES: gl.constexpr = FP32 and not CAUSAL_BLOCKS
     NUM_RIGHT: gl.constexpr = 2 * TP if CAUSAL_BLOCKS else TP
-    right_s = gl.allocate_shared_memory(gl.float32, [4, NUM_RIGHT, K // 4], swizzled)
+    right_s = gl.allocate_shared_memory(gl.float32, [4, NUM_RIGHT + TN - TP, K // 4], swizzled)
+    coupled_s = right_s
+    if R > 0:
+        coupled_s = right_s.slice(0, TP, dim=1)
     if CAUSAL_BLOCKS:
         # Within a block of four tokens from the block's start, which cannot overflow; from the block before it through
         # that block's end. A decay beyond 2^-26 in one step is below what fp32 can tell from none left.
-        own_place: gl.constexpr = gl.BlockedLayout([1, 1], [1, 32], [1, 4], [1, 0])
         steps = rows(gl.maximum(log2_step, -26.0), own_place)
         prefix, suffix = block_sums(steps, 4, own_channel)
         up = gl.exp2(prefix)
         left_s = gl.allocate_shared_memory(
             gl.float32, [4, 2 * TP, K // 4], swizzled, split_tokens(below(key * up, query * up))
         )
-        right_s.store(split_tokens(below(key * gl.exp2(-prefix), key * gl.exp2(suffix))))
+        coupled_s.store(split_tokens(below(key * gl.exp2(-prefix), key * gl.exp2(suffix))))
         if TP == 16:
             # Blocks further apart meet in the middle.
             prefix, suffix = block_sums(steps, 8, own_channel)
@@ -297,24 +260,48 @@ def _verify_wgmma_kernel(
             left_s = gl.allocate_shared_memory(
                 gl.float32, [4, 2 * TP, K // 4], swizzled, split_tokens(below(key_probe, query_probe))
             )
-        right_s.store(split_tokens(key * (gl.exp2(-log2_decay) * (1.0 / SCALE))))
+        coupled_s.store(split_tokens(key * (gl.exp2(-log2_decay) * (1.0 / SCALE))))
+
+    flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    flat2: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
+    flat3: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [2, 1, 0])
+    tail_s = probes_s
+    if R > 0:
+        tail_s = gl.allocate_shared_memory(gl.float32, [2 * R, K], flat2)
+        tail_right_s = gl.allocate_shared_memory(gl.float32, [4, 8, K // 4], swizzled)
+        before = rows(log2_decay, own_place)[TP - 1]
+        bias = gl.convert_layout(dt_bias, own_place, assert_trivial=True)
+        store_tail(
+            tail_s,
+            tail_right_s,
+            right_s,
+            before,
+            tail_gates,
+            tail_keys,
+            tail_queries,
+            bias,
+            gate_scale,
+            lower_bound,
+            BOUNDED,
+            ITEM_BITS,
+        )
 
     key_n = key_n.to(gl.float32)
     query_n = query_n.to(gl.float32)
     key_scale = gl.rsqrt(gl.sum(key_n * key_n, 1) + 1e-6)
     out_scale = gl.rsqrt(gl.sum(query_n * query_n, 1) + 1e-6) * query_scale
     beta = 1.0 / (1.0 + gl.exp2(-LOG2_E * raw_beta))
-    flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
-    flat2: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
-    flat3: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [2, 1, 0])
-    scales_s = gl.allocate_shared_memory(gl.float32, [TP, 4], flat2)
-    key_scale_s = gl.allocate_shared_memory(gl.float32, [TP], flat)
-    probe_scale_s = gl.allocate_shared_memory(gl.float32, [2 * TP], flat)
+    scales_s = gl.allocate_shared_memory(gl.float32, [TN, 4], flat2)
+    key_scale_s = gl.allocate_shared_memory(gl.float32, [TN], flat)
+    probe_scale_s = gl.allocate_shared_memory(gl.float32, [2 * TN], flat)
     of_value = gl.join(beta, out_scale * (1.0 / SCALE))
     of_products = gl.join(beta * key_scale * (1.0 / SCALE), out_scale)
-    scales_s.store(gl.reshape(gl.join(of_value, of_products), [TP, 4]))
+    scales_s.store(gl.reshape(gl.join(of_value, of_products), [TN, 4]))
     key_scale_s.store(key_scale)
-    probe_scale_s.store(below(beta * key_scale, out_scale))
+    probe_scale = below(beta * key_scale, out_scale)
+    if R > 0:  # those of the first eight tokens first
+        probe_scale = gl.reshape(gl.permute(gl.reshape(probe_scale, [2, 2, TP]), (1, 0, 2)), [2 * TN])
+    probe_scale_s.store(probe_scale)
     fence_async_shared()
     if PREFETCH and not STAGED:
         prefetch(state_ptr, slot * stride_state_slot, pid_h * V + pid_v * BV, AHEAD * 64, BV, K)
@@ -335,10 +322,13 @@ def _verify_wgmma_kernel(
     else:
         left = left_fragments(left_s.load(gl.DotOperandLayout(0, coupled, 4)), coupled)
         left_lead, left_rest = tf32_parts(left)
-    sums = coupling_sums(left_lead, left_rest, right_s, coupled)
+    sums = coupling_sums(left_lead, left_rest, coupled_s, coupled)
     if STAGED:  # where what they are made of was
         sums_s = gl.allocate_shared_memory(gl.float32, [4, 2 * TP, NUM_RIGHT], flat3)
     sums_s.store(sums)
+    if R > 0:
+        tail_sums_s = gl.allocate_shared_memory(gl.float32, [4, TN, 8], flat3)
+        tail_sums_s.store(tail_coupling_sums(right_s, tail_right_s, coupled))
     if CAUSAL_BLOCKS and TP == 16:
         left = left_fragments(far_left_s.load(gl.DotOperandLayout(0, coupled, 4)), coupled)
         left_lead, left_rest = tf32_parts(left)
@@ -357,10 +347,19 @@ def _verify_wgmma_kernel(
             couplings = gl.where(is_far, gl.sum(far_sums_s.load(quarters), 0), couplings)
     else:
         couplings = gl.sum(sums_s.load(quarters), 0)
-    couplings *= probe_scale_s.load(gl.SliceLayout(1, pairs))[:, None]
-    couplings *= key_scale_s.load(gl.SliceLayout(0, pairs))[None, :]
+    couplings *= probe_scale_s.slice(0, 2 * TP).load(gl.SliceLayout(1, pairs))[:, None]
+    couplings *= key_scale_s.slice(0, TP).load(gl.SliceLayout(0, pairs))[None, :]
     couplings_s = gl.allocate_shared_memory(gl.float32, [2 * TP, TP], flat2)
     couplings_s.store(couplings)
+    tail_couplings_s, tail_products_s = couplings_s, probes_s
+    if R > 0:
+        # Of a key and a probe, the other way around: eight probes are a product's narrow side.
+        tail_couplings = gl.sum(tail_sums_s.load(quarters), 0) * key_scale_s.load(gl.SliceLayout(1, pairs))[:, None]
+        tail_couplings_s = gl.allocate_shared_memory(gl.float32, [8, TN], flat2)
+        tail_couplings_s.permute((1, 0)).store(tail_couplings)
+        tail_products_s = gl.allocate_shared_memory(
+            gl.float32, [BV, 8 * R], gl.SwizzledSharedLayout(4, 4 // R, 2 * R, [1, 0])
+        )
 
     # Products with the state, 64 value rows at a time, and forward substitution, one thread to a row.
     narrow_swizzle: gl.constexpr = gl.SwizzledSharedLayout(4, 2 if TP == 8 else 1, 4 if TP == 8 else 8, [1, 0])
@@ -369,7 +368,9 @@ def _verify_wgmma_kernel(
     kept = ()
     for i in gl.static_range(NUM_SLICES):
         if i + 1 == NUM_SLICES:
-            value = values_s.permute((1, 0)).load(own_rows)
+            value = values_s.permute((1, 0)).load(gl.BlockedLayout([1, TN], [32, 1], [4, 1], [1, 0]))
+        if R > 0:
+            tail_slice(tail_products_s, chunks, tail_s, i, KC, R)
         products, chunks = probe_slice(chunks, probes_s, third_s, state_ptrs, i, TP, KC, AHEAD, NUM_SLICES)
         if STAGED:
             kept = kept + (products,)
@@ -380,9 +381,11 @@ def _verify_wgmma_kernel(
         for i in gl.static_range(NUM_SLICES):
             products_s.slice(i * 64, 64).store(kept[i])
     correction_ptrs = correction_ptr + record * stride_correction_row + pid_h * T * V + pid_v * BV + offs_v
-    _solve(
+    solve(
         products_s,
         couplings_s,
+        tail_products_s,
+        tail_couplings_s,
         scales_s,
         value,
         correction_ptrs,
@@ -390,8 +393,9 @@ def _verify_wgmma_kernel(
         stride_out_token,
         query_len,
         own_row,
-        own_rows,
         T,
         TP,
+        TN,
+        R,
         V,
     )

@@ -221,7 +221,9 @@ def test_dry_run_and_estimate_print_the_points_and_touch_nothing():
     dry = json.loads(CliRunner().invoke(app, [*arguments, "--dry-run"]).stdout)
     estimate = json.loads(CliRunner().invoke(app, [*arguments, "--estimate"]).stdout)
 
-    assert [one["name"] for one in dry["points"]] == [f"commit_state fp32 H=12 T={window} B=8" for window in (4, 8, 9)]
+    assert [one["name"] for one in dry["points"]] == [
+        f"commit_state fp32 H=12 T={window} B=8" for window in (4, 8, 10, 12, 16)
+    ]
     assert len(dry["candidates"]) == estimate["candidates"] > 5
     assert estimate["about_s"] > 0
 
