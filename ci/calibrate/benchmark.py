@@ -45,14 +45,14 @@ class Row:
         return 100 * found / tried if tried else math.nan
 
     def add_clean(self, called: Flags) -> None:
-        """One clean pair, [series]."""
+        """One clean pair, [series of the occasion]."""
         self.clean_pairs += 1
         self.pairs_with_alarm += bool(called.any())
         self.clean_cells += len(called)
         self.alarms += int(called.sum())
 
     def add_slowed(self, delay_pct: float, called: Flags) -> None:
-        """One pair whose head has the delay in every series, each judged by itself, [series]."""
+        """One pair whose head has the delay in every series, each judged by itself, [series of the occasion]."""
         found, tried = self.found.get(delay_pct, (0, 0))
         self.found[delay_pct] = (found + int(called.sum()), tried + len(called))
 
@@ -78,19 +78,20 @@ def benchmark(
     rules = known_rules(SCREEN) if rules is None else rules
     rows = [Row(rule.name, f"{rule.processes}") for rule in rules]
     rng = np.random.default_rng(seed)
-    for name in occasions:
+    for name, occasion in occasions.items():
+        has = occasion.measured
         plain = _Recorded.of(data, data.chosen(occasion=name, delay_pct=None))
         slowed = [(pct, _Recorded.of(data, data.chosen(occasion=name, delay_pct=pct))) for pct in data.delays]
         for _ in range(pairs):
             screen, confirm = clean_gate(len(plain.logs), rng)
             first, second = screen.of(plain.logs), confirm.of(plain.logs)
             for row, limits in gates:
-                row.add_clean(calibration.regressed(calibration.tested(first, second, limits), second, limits))
+                row.add_clean(calibration.regressed(calibration.tested(first, second, limits), second, limits)[has])
             one = screen.base[0]
             other = next((index for index in screen.head if index != one), one)
             base, head = plain.sides(screen.base, one), plain.sides(screen.head, other)
             for row, rule in zip(rows, rules, strict=True):
-                row.add_clean(_called(rule, base, head))
+                row.add_clean(_called(rule, base, head)[has])
             for pct, slow in slowed:
                 if not len(slow.logs):
                     continue
@@ -99,10 +100,10 @@ def benchmark(
                 for row, limits in gates:
                     clean = calibration.tested(first, second, limits)
                     changed = calibration.tested(slow_first, slow_second, limits)
-                    row.add_slowed(pct, calibration.regressed_alone(clean, changed, slow_second, limits))
+                    row.add_slowed(pct, calibration.regressed_alone(clean, changed, slow_second, limits)[has])
                 slower = slow.sides(heads[0].head, heads[0].head[0])
                 for row, rule in zip(rows, rules, strict=True):
-                    row.add_slowed(pct, _called(rule, base, slower))
+                    row.add_slowed(pct, _called(rule, base, slower)[has])
     return [row for row, _ in gates] + rows
 
 

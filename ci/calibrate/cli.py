@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -97,11 +98,15 @@ def collect(  # the options are the documentation
 
 @app.command(
     epilog="Examples: python -m ci calibrate publish out/calibration; "
-    "python -m ci calibrate publish downloads/aa --out reports/aa/v1"
+    "python -m ci calibrate publish downloads/aa --out reports/aa/v1 --retire commit_plan@2026-11-30T00:05Z"
 )
 def publish(
     sources: Annotated[list[str], typer.Argument(help="Stores of collections, or folders of another A/A set.")],
     out: Annotated[Path, typer.Option(help="Folder of the A/A set; what it holds stays.")] = AA_SET,
+    retire: Annotated[
+        list[str] | None,
+        typer.Option(metavar="OP@UTC", help="An op timed in another way since then: leave its older values out."),
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Add collected processes, with every sample, to the public A/A set. Doing it again changes nothing."""
@@ -109,7 +114,7 @@ def publish(
         from .dataset import fingerprint
         from .publish import publish as add
 
-        found = add(sources, out)
+        found = add(sources, out, [_retired(text) for text in retire or ()])
         lines = [*found.counts(), f"{out}: {len(found.series)} series, SHA-256 {fingerprint(out)}"]
         print_json({"exit_code": 0, "lines": lines}) if as_json else print(*lines, sep="\n")
 
@@ -178,6 +183,17 @@ def benchmark(
         if write is not None:
             write_between_marks(write, RULES_MARK, table)
         print_json([asdict(row) for row in rows]) if as_json else print(table)
+
+
+def _retired(text: str) -> tuple[str, str]:
+    op, _, since = text.partition("@")
+    try:
+        when = datetime.fromisoformat(since)
+    except ValueError:
+        when = None
+    if not op or when is None or when.tzinfo is None:
+        raise UsageError(f"--retire: expected OP@UTC as in commit_plan@2026-11-30T00:05Z, got {text!r}")
+    return op, when.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _percents(text: str) -> list[float]:

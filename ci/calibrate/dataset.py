@@ -7,7 +7,7 @@ every sample. Version 1 is what this module writes; a change that old readers wo
 import hashlib
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -130,6 +130,12 @@ class Dataset:
         own = (one for one in self.processes if one.occasion == occasion and not one.unsound)
         return [one for one in own if one.delay_pct == delay_pct]
 
+    def without(self, op: str, before: str) -> "Dataset":
+        """Less the values of one op on occasions that began before a time (UTC, ISO): it was timed in another way."""
+        begun = {one.process: _first(one.occasion, self.processes) for one in self.processes}
+        kept = {at: value for at, value in self.values.items() if at[1][1] != op or begun[at[0]] >= before}
+        return replace(self, values=kept)
+
     @property
     def delays(self) -> list[float]:
         """The delays asked for, in percent."""
@@ -178,7 +184,9 @@ def merged(parts: Iterable[Dataset]) -> Dataset:
                 len(value.samples),
             ):
                 raise UsageError(f"process {process}: two sources have different values of {'/'.join(key)}")
-    ordered = sorted(processes.values(), key=lambda one: (_first(one.occasion, processes), one.began_utc, one.process))
+    ordered = sorted(
+        processes.values(), key=lambda one: (_first(one.occasion, processes.values()), one.began_utc, one.process)
+    )
     found = Dataset(tuple(ordered), tuple(sorted(series)), values)
     _require_one_code(found)
     return found
@@ -243,8 +251,8 @@ def _checked(table: pa.Table, schema: pa.Schema, path: Path) -> pa.Table:
     return table
 
 
-def _first(occasion: str, processes: dict[str, Process]) -> str:
-    return min(one.began_utc for one in processes.values() if one.occasion == occasion)
+def _first(occasion: str, processes: Iterable[Process]) -> str:
+    return min(one.began_utc for one in processes if one.occasion == occasion)
 
 
 def _require_one_code(data: Dataset) -> None:

@@ -13,6 +13,7 @@ from benchmarks.harness.stats import calibration
 from benchmarks.harness.stats.calibration import (
     GATE,
     WHOLE,
+    Flags,
     Floats,
     Limits,
     Rng,
@@ -38,6 +39,12 @@ class Kinds:
     delayed: dict[float, Floats]
     realised: dict[float, Floats]
 
+    @property
+    def measured(self) -> Flags:
+        """[series]: whether any process of the occasion has it."""
+        found: Flags = np.count_nonzero(~np.isnan(self.plain), axis=0) > 0
+        return found
+
     @classmethod
     def of(cls, data: Dataset, occasion: str) -> "Kinds":
         """The sound processes of one occasion; delays of which no process is there are left out."""
@@ -52,10 +59,10 @@ class Kinds:
 
 
 class Found(NamedTuple):
-    """Of gates in which one series at a time was slowed: how many were called slower, [series]."""
+    """Of gates in which one series at a time was slowed, on occasions that have it: how many found it, [series]."""
 
     delay_pct: float
-    num_gates: int
+    num_gates: Floats
     real: Floats
     synthetic: Floats
 
@@ -115,7 +122,7 @@ def power_of(occasions: Sequence[Kinds], limits: Limits, num_gates: int, rng: Rn
     """
     delays = sorted({pct for one in occasions for pct in one.delayed})
     num_series = len(limits.margin)
-    counts = {pct: Found(pct, 0, np.zeros(num_series), np.zeros(num_series)) for pct in delays}
+    counts = {pct: Found(pct, *(np.zeros(num_series) for _ in range(3))) for pct in delays}
     for one in occasions:
         for _ in range(num_gates if one.delayed else 0):
             places = clean_gate(len(one.plain), rng)
@@ -127,7 +134,7 @@ def power_of(occasions: Sequence[Kinds], limits: Limits, num_gates: int, rng: Rn
                 for (slow_screen, slow_confirm), count in ((real, counts[pct].real), (scaled, counts[pct].synthetic)):
                     changed = calibration.tested(slow_screen, slow_confirm, limits)
                     count += calibration.regressed_alone(clean, changed, slow_confirm, limits)
-                counts[pct] = counts[pct]._replace(num_gates=counts[pct].num_gates + 1)
+                counts[pct].num_gates[one.measured] += 1
     return [counts[pct] for pct in delays]
 
 

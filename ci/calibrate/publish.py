@@ -18,10 +18,11 @@ from .dataset import FILES, Dataset, Key, Process, Series, Value, merged, read, 
 METRIC, CONTRACT = "device_us", "graph-cold"  # the windows that a delay lengthens
 
 
-def publish(sources: Sequence[str], out: Path) -> Dataset:
+def publish(sources: Sequence[str], out: Path, retired: Sequence[tuple[str, str]] = ()) -> Dataset:
     """Add what the sources hold to the set in ``out``; sources are stores, or folders of another set.
 
-    Doing it again changes nothing. Only records of collections are taken.
+    Doing it again changes nothing. Only records of collections are taken. ``retired``: ops with the time (UTC, ISO)
+    from which they are timed as they are now; what older occasions have of them goes.
 
     Raises:
         MissingDataError: a source holds no collection. UsageError: sources contradict each other.
@@ -30,6 +31,8 @@ def publish(sources: Sequence[str], out: Path) -> Dataset:
     if (out / FILES[0]).exists():
         parts.append(read(out))
     found = merged(parts)
+    for op, before in retired:
+        found = found.without(op, before)
     if not found.values:
         raise MissingDataError(
             f"{', '.join(sources)}: no device time under {CONTRACT}: collected without a GPU?",

@@ -133,7 +133,7 @@ def _series(
                 modes_pct=None if modes_pct is None else rounded(modes_pct),
                 detectable_pct=_detectable(sd_pct, modes_pct, limits[index]),
                 noise_detectable_pct=_detectable(sd_pct, modes_pct, floorless[index]),
-                found_pct={f"{f.delay_pct:g}": rounded(100 * f.real[index] / f.num_gates) or 0.0 for f in found},
+                found_pct={f"{f.delay_pct:g}": _found_pct(f, index) for f in found},
             )
         )
     return sorted(rows, key=lambda row: -(math.inf if row.detectable_pct is None else row.detectable_pct))
@@ -163,7 +163,7 @@ def _power(found: Found, occasions: Sequence[Kinds]) -> Power:
     having = [one for one in occasions if pct in one.delayed]
     realised = [one.realised[pct] for one in having]
     apart = [np.mean(one.delayed[pct], axis=0) - np.mean(one.plain, axis=0) for one in having]
-    cells = len(found.real) * found.num_gates
+    cells = float(found.num_gates.sum())
     return Power(
         delay_pct=pct,
         realised_pct=rounded(100 * math.expm1(float(np.nanmean(realised)))) or 0.0,
@@ -171,8 +171,12 @@ def _power(found: Found, occasions: Sequence[Kinds]) -> Power:
         real_pct=rounded(100 * float(found.real.sum()) / cells) or 0.0,
         synthetic_pct=rounded(100 * float(found.synthetic.sum()) / cells) or 0.0,
         num_series=len(found.real),
-        num_gates=found.num_gates,
+        num_gates=int(found.num_gates.max()),
     )
+
+
+def _found_pct(found: Found, index: int) -> float:
+    return rounded(100 * float(found.real[index]) / max(1.0, float(found.num_gates[index]))) or 0.0
 
 
 def _blind_pct(series: Sequence[SeriesTrust], effect_pct: float) -> float:

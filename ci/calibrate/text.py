@@ -114,7 +114,7 @@ def rules_markdown(rows: Sequence[Row]) -> str:
         )
         for row in rows
     ]
-    pairs = f"{rows[0].clean_pairs} clean pairs of {rows[0].clean_cells // max(rows[0].clean_pairs, 1)} series."
+    pairs = f"{rows[0].clean_pairs} clean pairs, {rows[0].clean_cells} series of them."
     return f"{_table((*heads, *(f'+{pct:g} % found' for pct in delays)), lines)}\n\n{pairs}"
 
 

@@ -62,6 +62,29 @@ def test_occasions_come_in_order_of_time_whoever_is_first(tmp_path, store):
     assert dataset.fingerprint(tmp_path / "a") == dataset.fingerprint(tmp_path / "b")
 
 
+def test_an_op_that_is_timed_in_another_way_loses_its_older_values_alone(tmp_path, store):
+    old, new = store("old"), store("new", hours=2.0, seed=1)
+    since = max(one.began_utc for one in publish([old], tmp_path / "old-alone").processes)[:-1] + ".5+00:00"
+    args = ["calibrate", "publish", old, new, "--out", str(tmp_path / "v1"), "--retire", f"commit@{since}"]
+
+    assert CliRunner().invoke(app, args).exit_code == 0
+    found = dataset.read(tmp_path / "v1")
+    ops = {
+        (one.occasion, key[1]) for (process, key) in found.values for one in found.processes if one.process == process
+    }
+    assert ops == {("old", "verify"), ("new", "commit"), ("new", "verify")}
+
+
+@pytest.mark.parametrize(
+    "text", ["commit_plan", "commit_plan@yesterday", "@2026-11-30T00:05Z", "commit_plan@2026-11-30"]
+)
+def test_retired_op_without_a_time_is_refused(tmp_path, store, text):
+    result = CliRunner().invoke(app, ["calibrate", "publish", store("one"), "--out", str(tmp_path), "--retire", text])
+
+    assert result.exit_code == 2
+    assert "OP@UTC" in result.output
+
+
 def test_process_in_which_the_card_drifted_is_kept_and_does_not_count():
     (record, samples), *_ = collection("one", OPS, plain=1)
     found = from_records([(msgspec.structs.replace(record, controls=drifting(300.0)), samples)])

@@ -133,6 +133,19 @@ def test_series_that_a_process_lacks_is_no_alarm_and_counts_as_not_found(tmp_pat
     assert record.resampled.num_with_alarm == 0
 
 
+def test_series_that_an_occasion_lacks_is_judged_by_the_others(tmp_path):
+    found = list(collection("one", QUIET, plain=24, delays=(5.0,), each=6))
+    without = [
+        (msgspec.structs.replace(record, measurements=record.measurements[1:]), table) for record, table in found
+    ]
+    other = collection("two", QUIET, plain=24, delays=(5.0,), each=6, hours=2.0, seed=1)
+    write(merged([from_records(without), from_records(list(other))]), tmp_path)
+    record = score(tmp_path, sizes=SIZES)
+
+    assert record.power[0].real_pct == 100
+    assert all(one.found_pct["5"] == 100 for one in record.series)
+
+
 def test_disjoint_gates_use_no_process_twice_and_count_what_they_cannot_settle():
     limits = Limits.of([PairLimits()])
     rng = np.random.default_rng(1)
