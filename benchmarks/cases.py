@@ -17,6 +17,7 @@ STATE_DTYPES = ("fp32", "bf16")
 _WINDOWS = {
     (1, 1.00): "a step without drafts in an engine set up for speculation",
     (3, 2.73): "2 drafts, per position 0.93 and 0.80 on GSM8K (ROCm ATOM PR 1899)",
+    (4, 1.00): "3 drafts, none accepted: the least a commit can have to do",
     (4, 3.00): "DSpark, 3 drafts (InferenceX PR 2795)",
     (4, 4.00): "3 drafts, all accepted: the most a commit of that window can have to do",
     (8, 1.00): "DSpark, 7 drafts, long context of 131k where acceptance collapses (tokenspeed issue 1132)",
@@ -24,7 +25,9 @@ _WINDOWS = {
     (8, 3.84): "DSpark, 7 drafts, probabilistic draft and block rejection (InferenceX PR 2376)",
     (8, 4.00): "7 drafts at the accepted count for which other projects' commits were measured (reports/peers.toml)",
     (8, 8.00): "7 drafts, all accepted: the most a commit can have to do",
+    (9, 1.00): "8 drafts, none accepted: the least a commit can have to do",
     (9, 4.00): "DSpark, 8 drafts (InferenceX PR 2795, vLLM PR 56082)",
+    (9, 9.00): "8 drafts, all accepted: the most a commit of that window can have to do",
     (16, 4.00): "15 drafts, the longest window there is",
 }
 _PLACEMENTS = {
@@ -101,6 +104,11 @@ def _grid(tp: int, batches: Iterable[int], windows: Iterable[tuple[int, float]])
 
 
 _DSPARK = [(8, 3.84)]
+_LEAGUE_BATCHES = (1, 8, 32, 128)
+_LEAGUE_ENDS = [(4, 1.00), (4, 4.00), (8, 1.00), (8, 8.00), (9, 1.00), (9, 9.00)]
+
+LEAGUE = "league"
+"""The set in which other projects' kernels are measured beside ours."""
 
 SETS: dict[str, tuple[BenchCase, ...]] = {
     "smoke": tuple(_grid(8, (1, 32), _DSPARK) + _grid(8, (32,), [(3, 2.73)])),
@@ -120,7 +128,11 @@ SETS: dict[str, tuple[BenchCase, ...]] = {
         + _grid(16, (64,), [(8, 4.00)])
         + _grid(1, (4,), [(8, 4.00)])
     ),
+    LEAGUE: tuple(_grid(8, _LEAGUE_BATCHES, [(4, 3.00), *_DSPARK, (9, 4.00), *_LEAGUE_ENDS])),
 }
+
+FOLDS_ALONE = frozenset(case.name for case in _grid(8, _LEAGUE_BATCHES, _LEAGUE_ENDS))
+"""Cases of the league in which only what depends on how many tokens are accepted is measured: commits and steps."""
 
 
 class UnknownNameError(LookupError):

@@ -17,14 +17,16 @@ from typing import Annotated
 import torch
 import typer
 
-from .cases import BenchCase, NothingSelectedError, UnknownNameError, select
+from .cases import FOLDS_ALONE, BenchCase, NothingSelectedError, UnknownNameError, select
 from .checks import COMPILED, Checklist, first_line
 from .harness.clean_parent import NotCleanError, require_clean
-from .harness.command_line import CommandLine
+from .harness.command_line import CommandLine, ProviderOption, ProvidersOption
 from .harness.compilations import CompilationCounter
 from .harness.parent import PARENT_VARIABLE, end_with_parent
 from .long_runs import CASES, launch_once
-from .providers import PROVIDERS, extra_providers
+from .peers.beside import PeerProvider
+from .peers.discovery import FoundPeer, find_peers
+from .providers import PROVIDERS, Provider, extra_providers
 
 PASS, USAGE, MISSING, INVALID, BROKEN = 0, 2, 3, 4, 5  # as in ci/exits.py
 
@@ -44,8 +46,10 @@ def run(
     case_set: Annotated[str, typer.Option("--set", help="Set of cases, as for benchmarks.run.")],
     case: Annotated[str, typer.Option(help="Glob over case names.")] = "*",
     workers: Annotated[int | None, typer.Option(min=1, help="Processes; by default half the cores, at most 8.")] = None,
+    providers: ProvidersOption = "none",
+    provider: ProviderOption = None,
 ) -> None:
-    """Compile what the cases launch, into Triton's cache.
+    """Compile what the cases launch, into Triton's cache. What a peer does not get compiled is no failure.
 
     Exit codes: 0 all compiled; 2 usage; 3 nothing selected; 4 not all compiled; 5 no GPU, or unfit to fork.
     """
@@ -57,10 +61,12 @@ def run(
         typer.echo(str(error), err=True)
         codes = {UnknownNameError: USAGE, NothingSelectedError: MISSING}
         raise typer.Exit(codes.get(type(error), BROKEN)) from None
+    cases = [one for one in cases if one.name not in FOLDS_ALONE] or cases  # they compile nothing of their own
     shares = share_out(cases, workers or default_workers())
     parent = os.getpid()
     followed = CASES.get(case_set, frozenset())
-    children = [_fork(partial(_work, parent, number, share, followed)) for number, share in enumerate(shares)]
+    find = partial(find_peers, providers, provider or ())  # in the workers: other people's imports may start threads
+    children = [_fork(partial(_work, parent, number, share, followed, find)) for number, share in enumerate(shares)]
     codes_seen = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
     num_failed = sum(code != 0 for code in codes_seen)
     typer.echo(f"{len(shares)} workers, {num_failed} of them incomplete (exit codes {codes_seen})")
@@ -120,7 +126,13 @@ def _fork(work: Callable[[], int]) -> int:
         os._exit(code)
 
 
-def _work(parent: int, number: int, cases: Sequence[BenchCase], followed: frozenset[str]) -> int:
+def _work(
+    parent: int,
+    number: int,
+    cases: Sequence[BenchCase],
+    followed: frozenset[str],
+    find: Callable[[], Sequence[FoundPeer]],
+) -> int:
     os.environ[PARENT_VARIABLE] = str(parent)
     end_with_parent()
     if not torch.cuda.is_available():
@@ -136,13 +148,11 @@ def _work(parent: int, number: int, cases: Sequence[BenchCase], followed: frozen
         if number == 0:
             steps.insert(0, ("control streams", partial(_launch_streams, device)))
         for name, launch in steps:
-            try:
-                launch()
-            except Exception as error:
-                # The measuring process will meet it too, and says so in its record.
-                code = INVALID
-                typer.echo(f"{name}: not compiled ahead: {type(error).__name__}: {first_line(error)}", err=True)
-            torch.cuda.empty_cache()
+            code = code if _compiled(name, launch) else INVALID
+        for peer in [PeerProvider(found.peer) for found in find() if found.peer is not None]:
+            for case in cases:
+                if peer.unsupported(case, device) is None:
+                    _compiled(f"{case.name} {peer.name}", partial(launch_provider, peer, small(case), device))
     summary = counter.summary()
     if summary is not None:
         typer.echo(
@@ -152,17 +162,34 @@ def _work(parent: int, number: int, cases: Sequence[BenchCase], followed: frozen
     return code
 
 
+def _compiled(name: str, launch: Callable[[], None]) -> bool:
+    """Whether it could be launched. Where not, the measuring process will meet it too, and says so in its record."""
+    try:
+        launch()
+    except Exception as error:
+        typer.echo(f"{name}: not compiled ahead: {type(error).__name__}: {first_line(error)}", err=True)
+        return False
+    finally:
+        torch.cuda.empty_cache()
+    return True
+
+
 def launch_all(case: BenchCase, device: torch.device) -> None:
-    """Check every provider and call every op once, on one buffer set, as a measuring process does."""
+    """``launch_provider`` for every provider of this library."""
     for provider in (*PROVIDERS, *extra_providers(case, device)):
-        prepared = provider.prepare(case, device, zlib.crc32(case.name.encode()), 0)
-        prepared.check(Checklist(case.name, provider.name, COMPILED))  # it calls ops with tensors of its own
-        for series in prepared.series():
-            series.calls[0]()
-            if series.restore is not None:
-                series.restore()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
+        launch_provider(provider, case, device)
+
+
+def launch_provider(provider: Provider, case: BenchCase, device: torch.device) -> None:
+    """Check a provider and call every op once, on one buffer set, as a measuring process does."""
+    prepared = provider.prepare(case, device, zlib.crc32(case.name.encode()), 0)
+    prepared.check(Checklist(case.name, provider.name, COMPILED))  # it calls ops with tensors of its own
+    for series in prepared.series():
+        series.calls[0]()
+        if series.restore is not None:
+            series.restore()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def _launch_streams(device: torch.device) -> None:

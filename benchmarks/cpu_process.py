@@ -8,11 +8,13 @@ from functools import partial
 import torch
 
 from .cases import BenchCase, kimi_k3
-from .checks import INTERPRETED, Checklist
+from .checks import INTERPRETED, Checklist, first_line
 from .exact import add_exact_figures
 from .harness.measure import measure_cpu_reference
+from .harness.records import Status
 from .harness.stopping import Sampling
 from .journal import Journal
+from .peers.beside import PeerProvider
 from .progress import Progress
 from .providers import PROVIDERS
 from .providers.torch_reference import NAME, reference_calls
@@ -55,22 +57,33 @@ def reference_cases() -> list[BenchCase]:
 
 
 def measure_cases(
-    cases: Sequence[BenchCase], seed: int, results: Results, progress: Progress, journal: Journal
+    cases: Sequence[BenchCase],
+    seed: int,
+    results: Results,
+    progress: Progress,
+    journal: Journal,
+    peers: Sequence[PeerProvider] = (),
 ) -> list[BenchCase]:
-    """Check and count every case, time the reference; returns the tiny cases that came in addition."""
+    """Check and count every case, time the reference and peers; returns the tiny cases that came in addition.
+
+    Peers are checked and timed on the tiny cases alone. Times of interpreted kernels say nothing, of torch ops little.
+    """
     twins: dict[tuple[int, str], list[BenchCase]] = {}
     for case in cases:
         add_exact_figures(case, results)
         # Kernels are compiled per window length and dtype; batch, heads and acceptance only change the grid.
         twins.setdefault((case.shape.spec_query_len, case.state_dtype), []).append(case)
     tiny_cases = reference_cases()
-    progress.expect(len(twins) + len(tiny_cases))
+    progress.expect(len(twins) + len(tiny_cases) * (1 + len(peers)))
     for alike in twins.values():
         # The largest batch has a second row, and with it a null row to check.
         twin = shrunken(max(alike, key=lambda one: one.num_requests))
         _run_part(f"check {twin.name}", partial(_check_twin, twin, alike, seed, results), progress, journal)
     for tiny in tiny_cases:
         _run_part(f"time {tiny.name}", partial(_time_reference, tiny, seed, results), progress, journal)
+        for peer in peers:
+            measure = partial(_measure_peer, peer, tiny, seed, results)
+            _run_part(f"time {tiny.name} {peer.name}", measure, progress, journal)
     return tiny_cases
 
 
@@ -121,3 +134,33 @@ def _time_reference(tiny: BenchCase, seed: int, results: Results, blame: str | N
         results.add_samples(op, NAME, tiny.name, "cpu-reference", samples)
         shown.append(f"torch {op} {results.measurements[-1].value:.0f} us")
     return ", ".join(shown)
+
+
+def _measure_peer(peer: PeerProvider, tiny: BenchCase, seed: int, results: Results, blame: str | None) -> str:
+    checklist = Checklist(tiny.name, peer.name, INTERPRETED)
+    status: Status = "failed"
+    before, reason = results.sizes, blame
+    try:
+        if reason is None and (reason := peer.unsupported(tiny, DEVICE)) is None:
+            return _time_peer(peer, tiny, seed, results, checklist)
+        status = "failed" if blame else "skipped"
+    except Exception as error:
+        # Other people's code: whatever it raises costs it its numbers.
+        results.cut_back(before)
+        reason = f"raised {type(error).__name__}: {first_line(error)}"
+    for op, _ in peer.series_names:
+        results.add_without_value(op, peer.name, tiny.name, "cpu-reference", status, reason)
+    return f"{status}: {reason}"
+
+
+def _time_peer(peer: PeerProvider, tiny: BenchCase, seed: int, results: Results, checklist: Checklist) -> str:
+    prepared = peer.prepare(tiny, DEVICE, seed, 0)
+    prepared.check(checklist)
+    results.checks += checklist.checks
+    for series in prepared.series():
+        samples = measure_cpu_reference(series.calls[0], sampling=SAMPLING)
+        results.add_samples(series.op, peer.name, tiny.name, "cpu-reference", samples)
+        if series.restore is not None:
+            series.restore()
+    num_failed = sum(not check.passed for check in checklist.checks)
+    return f"{num_failed} checks failed" if num_failed else "checks passed"

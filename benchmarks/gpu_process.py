@@ -1,9 +1,12 @@
 """Measures cases on one GPU: checks first, then every series, each provider's memory freed before the next."""
 
+import gc
 import random
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -23,6 +26,7 @@ from .harness.stats.summary import median
 from .harness.stopping import Sampling
 from .journal import Journal
 from .long_runs import add_long_runs
+from .peers.beside import PeerProvider
 from .progress import Progress
 from .providers import CHAINED, PROVIDERS, Prepared, Provider, Series, extra_providers
 from .results import Results
@@ -65,16 +69,17 @@ def measure_cases(
     monitor: GpuMonitor | None = None,
     followed: frozenset[str] = frozenset(),
     delay: Delay | None = None,
+    peers: Sequence[PeerProvider] = (),
 ) -> list[Control]:
     """Measure every case in an order drawn from the seed, between two rounds of controls; returns those.
 
-    Cases that the journal holds are left out; one that raises or loses the context is in it as failed. The second round
-    of controls is absent where it could not be measured: nobody knows then whether the card drifted.
+    Parts that the journal holds are left out; one that raises or loses the context is in it as failed. Each peer is a
+    part of its own in each case, so that nothing that it does costs anybody else a number. The second round of controls
+    is absent where it could not be measured: nobody knows then whether the card drifted.
 
     Raises:
-        ContextLostError: after that case.
+        ContextLostError: after that part.
     """
-    progress.expect(len(cases))
     timer, card = CudaEventTimer(device), QuietCard(monitor.throttle_us) if monitor else QuietCard()
     controls = measure_controls(device, timer=timer, card=card)
     journal.note_controls(controls)
@@ -90,41 +95,53 @@ def measure_cases(
         monitor=monitor,
         followed=followed,
         delay=delay,
+        peers=peers,
     )
     order = list(cases)
     random.Random(seed).shuffle(order)
-    for case in order:
-        if journal.is_finished(case.name):
-            progress.case_ended(case.name, "finished by an earlier process")
+    parts = [part for case in order for part in process.parts(case)]
+    progress.expect(len(parts))
+    for part in parts:
+        if journal.is_finished(part.name):
+            progress.case_ended(part.name, "finished by an earlier process")
             continue
-        progress.case_started(case.name)
-        with journal.part(case.name):
-            outcome, lost = _contained(process, case, journal.blame(case.name), results)
-        progress.case_ended(case.name, outcome)
+        progress.case_started(part.name)
+        with journal.part(part.name):
+            outcome, lost = _contained(process, part, journal.blame(part.name), results)
+        progress.case_ended(part.name, outcome)
         if lost:
-            raise ContextLostError(f"{case.name}: {lost}")
+            raise ContextLostError(f"{part.name}: {lost}")
     try:
         return controls + measure_controls(device, when="end", start=controls, timer=timer, card=card)
     except (MeasurementError, torch.OutOfMemoryError):
         return controls
 
 
-def _contained(process: "GpuProcess", case: BenchCase, blame: str | None, results: Results) -> tuple[str, str | None]:
-    """A line for people, and why the context is lost, if it is; the case then has no numbers."""
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What is measured, or fails, as a whole; both return a line for people, ``fail`` for a reason."""
+
+    name: str
+    measure: Callable[[], str]
+    fail: Callable[[str], str]
+
+
+def _contained(process: "GpuProcess", part: Part, blame: str | None, results: Results) -> tuple[str, str | None]:
+    """A line for people, and why the context is lost, if it is; the part then has no numbers."""
     if blame is not None:
-        return process.fail_case(case, blame), None
+        return part.fail(blame), None
     before, raised = results.sizes, None
     try:
-        outcome = process.measure_case(case)
+        outcome = part.measure()
     except Exception as error:
-        # Past the guards inside: whatever it is, it costs this case.
+        # Past the guards inside: whatever it is, it costs this part.
         raised = f"{type(error).__name__}: {first_line(error)}"
     lost = process.why_lost()
     if lost is None and raised is None:
         return outcome, None
     results.cut_back(before)
     reason = f"raised {raised}" if lost is None else f"lost the CUDA context: {raised or lost}"
-    return process.fail_case(case, reason), lost
+    return part.fail(reason), lost
 
 
 class GpuProcess:
@@ -137,6 +154,7 @@ class GpuProcess:
         monitor: is held off while host time is taken.
         followed: names of cases that get a long run.
         delay: lengthens every graph-cold window, but not those of controls and matched streams.
+        peers: other projects' kernels, measured beside the case's own providers.
     """
 
     def __init__(
@@ -152,6 +170,7 @@ class GpuProcess:
         monitor: GpuMonitor | None = None,
         followed: frozenset[str] = frozenset(),
         delay: Delay | None = None,
+        peers: Sequence[PeerProvider] = (),
     ) -> None:
         self._seed, self._device = seed, device
         self._timer = timer or CudaEventTimer(device)
@@ -159,12 +178,26 @@ class GpuProcess:
         self._best_bytes_per_us = best_bytes_per_s / 1e6
         self._l2_bytes = int(torch.cuda.get_device_properties(device).L2_cache_size)
         self._results, self._contracts, self._followed = results, contracts, followed
-        self._delay = delay
+        self._delay, self._peers = delay, peers
+
+    def parts(self, case: BenchCase) -> list[Part]:
+        """The case's own providers, and each peer that has something to measure of it, in an order drawn for it."""
+        parts = [Part(case.name, partial(self.measure_case, case), partial(self.fail_case, case))]
+        for peer in self._peers:
+            if self._contracts_of(peer).under(case, peer.series_names):
+                measure = partial(self._measure_beside, peer, case)
+                fail = partial(self._give_up, peer, case, "failed")
+                parts.append(Part(f"{case.name} {peer.name}", measure, fail))
+        random.Random(self._case_seed(case)).shuffle(parts)
+        return parts
+
+    def _case_seed(self, case: BenchCase) -> int:
+        return zlib.crc32(f"{self._seed}/{case.name}".encode())
 
     def measure_case(self, case: BenchCase) -> str:
-        """Everything of one case; returns a line for people."""
+        """Everything of one case but its peers; returns a line for people."""
         add_exact_figures(case, self._results)
-        case_seed = zlib.crc32(f"{self._seed}/{case.name}".encode())
+        case_seed = self._case_seed(case)
         providers = self._providers(case)
         random.Random(case_seed).shuffle(providers)
         outcome = "; ".join(
@@ -181,12 +214,26 @@ class GpuProcess:
             self._give_up(provider, case, "failed", reason)
         return f"failed: {reason}"
 
+    def _measure_beside(self, peer: PeerProvider, case: BenchCase) -> str:
+        """One peer on one case."""
+        try:
+            reason = peer.unsupported(case, self._device)
+        except Exception as error:
+            return self._give_up(
+                peer, case, "failed", f"unsupported raised {type(error).__name__}: {first_line(error)}"
+            )
+        if reason is not None:
+            return self._give_up(peer, case, "skipped", reason)
+        return self._measure_provider(peer, case, self._case_seed(case))
+
     def _providers(self, case: BenchCase) -> list[Provider]:
-        return [*PROVIDERS, *([] if self._contracts.lean else extra_providers(case, self._device))]
+        providers = [*PROVIDERS, *([] if self._contracts.lean else extra_providers(case, self._device))]
+        return [one for one in providers if self._contracts_of(one).under(case, one.series_names)]
 
     def _contracts_of(self, provider: Provider) -> DeviceContracts:
-        """A launch by itself has nothing to begin beside."""
-        return self._contracts.in_graphs() if provider is CHAINED else self._contracts
+        """Of a chain, for a launch by itself has nothing to begin beside, and of peers: graphs alone."""
+        in_graphs = provider is CHAINED or isinstance(provider, PeerProvider)
+        return self._contracts.in_graphs() if in_graphs else self._contracts
 
     def why_lost(self) -> str | None:
         """What the device says when it can no longer be used by this process; None when it can."""
@@ -199,6 +246,8 @@ class GpuProcess:
 
     def _measure_provider(self, provider: Provider, case: BenchCase, case_seed: int) -> str:
         needed, available = provider.needed_bytes(case, self._l2_bytes), available_bytes(self._device)
+        if needed > available and gc.collect():  # what others' objects still hold in circles
+            available = available_bytes(self._device)
         if needed > available:
             reason = f"needs {needed / 2**30:.1f} GiB of device memory, {available / 2**30:.1f} GiB are free"
             return self._give_up(provider, case, "skipped", reason)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .harness.clock import Launch
     from .harness.measure import Samples
     from .harness.quiet import QuietCard
-    from .providers import Provider
+    from .providers import OwnProvider, Provider
 
 SEED = 0
 """Values and slots are the same in every process: what these tools compare is two commits, not two draws."""
@@ -167,7 +167,7 @@ def best_bytes_per_us(device_index: int) -> float:
     return max(control.bytes_per_s for control in measure_controls(device_index)) / 1e6
 
 
-def _provider(name: str) -> "Provider":
+def _provider(name: str) -> "OwnProvider":
     from .providers import PROVIDERS
 
     return next(provider for provider in PROVIDERS if provider.name == name)

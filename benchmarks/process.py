@@ -40,6 +40,8 @@ from .harness.records import (
 from .harness.samples import samples_table
 from .journal import Journal
 from .own_library import require_own_library
+from .peers.beside import PeerProvider
+from .peers.discovery import FoundPeer
 from .progress import Progress
 from .results import Results
 
@@ -56,6 +58,12 @@ class Request:
     started: Started = "fresh"
     contracts: DeviceContracts = GRAPH_COLD
     calibration: Calibration | None = None
+    peers: Sequence[FoundPeer] = ()
+
+    @property
+    def peer_providers(self) -> list[PeerProvider]:
+        """Of the peers that can be measured."""
+        return [PeerProvider(found.peer) for found in self.peers if found.peer is not None]
 
     @property
     def delay_pct(self) -> float | None:
@@ -69,7 +77,7 @@ def measure(request: Request, console: Console, journal: Path | None = None) -> 
     Args:
         journal: file that keeps every finished case at once; what a predecessor left in it is not measured again.
     Returns:
-        The record, its samples, and one line for each check or series that failed.
+        The record, its samples, and one line for each check or series of ours that failed.
     Raises:
         ContextLostError: a case lost the CUDA context; it is in the journal as failed, and a successor can go on.
         StrangeLibraryError: the library is not the one beside this program.
@@ -92,11 +100,21 @@ def measure(request: Request, console: Console, journal: Path | None = None) -> 
                 followed = long_runs.CASES.get(request.case_set, frozenset())
                 delay = Delay.on(device, request.delay_pct) if request.delay_pct is not None else None
                 controls = gpu_process.measure_cases(
-                    cases, request.seed, device, results, progress, book, request.contracts, monitor, followed, delay
+                    cases,
+                    request.seed,
+                    device,
+                    results,
+                    progress,
+                    book,
+                    request.contracts,
+                    monitor,
+                    followed,
+                    delay,
+                    request.peer_providers,
                 )
             readings, seen = list(monitor.readings), monitor.summary()
         else:
-            cases += cpu_process.measure_cases(cases, request.seed, results, progress, book)
+            cases += cpu_process.measure_cases(cases, request.seed, results, progress, book, request.peer_providers)
             readings, seen = [], MonitorSummary(missing={"nvml": "no CUDA device"})
     pasts = book.history.pasts
     # Each process's samples with its own readings: clocks of processes before a restart of the machine do not compare.
@@ -124,8 +142,10 @@ def measure(request: Request, console: Console, journal: Path | None = None) -> 
         attempts=book.attempts(controls),
         compilations=compilations.summary(),
         calibration=request.calibration,
+        peers=[found.facts for found in request.peers],
     )
-    return record, pa.concat_tables(tables).unify_dictionaries(), results.failures
+    others = record.peer_names
+    return record, pa.concat_tables(tables).unify_dictionaries(), results.failures(others)
 
 
 def _identity(request: Request, environment: Environment, subject: Subject) -> dict[str, str]:
@@ -137,6 +157,7 @@ def _identity(request: Request, environment: Environment, subject: Subject) -> d
         "contracts": ",".join([*request.contracts.always, *sorted(request.contracts.cold_cases)])
         + (" lean" if request.contracts.lean else ""),
         "calibration": repr(request.calibration),
+        "peers": repr([found.facts for found in request.peers]),
         "source": f"{subject.commit} {subject.source_hash}",
         "environment": repr(environment.cut_key(host=True)),
         "gpu": str(gpu_uuid() if torch.cuda.is_available() else None),

@@ -1,6 +1,6 @@
 """What one process found, on its way into a record: measurements, samples and checks, and which of them count."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -134,18 +134,17 @@ class Results:
         kept = {item.key for item in self.measurements if item.value is not None or item.n_dropped}
         self.samples = [series for series in self.samples if series.key in kept]
 
-    @property
-    def failures(self) -> list[str]:
-        """One line for each failed check and each failed or invalid series."""
+    def failures(self, leave_out: Container[str] = ()) -> list[str]:
+        """One line for each failed check and each failed or invalid series, but of these providers."""
         lines = [
             f"{check.case}: {check.provider}: {failure_reason([check])} ({check.detail})"
             for check in self.checks
-            if not check.passed
+            if not check.passed and check.provider not in leave_out
         ]
         return lines + [
             f"{item.case}: {item.provider} {item.op} {item.contract}: {item.status}: {item.reason}"
             for item in self.measurements
-            if item.status in ("failed", "invalid")
+            if item.status in ("failed", "invalid") and item.provider not in leave_out
         ]
 
 

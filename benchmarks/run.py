@@ -7,6 +7,7 @@ depends on whether there is a GPU.
 import os
 import secrets
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -14,13 +15,14 @@ import typer
 from rich.console import Console
 
 from .harness.closed_pipes import outlive_readers
-from .harness.command_line import CommandLine, CommitOption
+from .harness.command_line import CommandLine, CommitOption, ProviderOption, ProvidersOption, peer_arguments
 from .harness.parent import end_with_parent
 from .harness.records import Calibration
 
 if TYPE_CHECKING:
     from .cases import BenchCase
     from .cold_launches import DeviceContracts
+    from .peers.discovery import FoundPeer
 
 PASS, USAGE, MISSING, INVALID, BROKEN = 0, 2, 3, 4, 5  # as in ci/exits.py, which this program must not import
 
@@ -33,7 +35,9 @@ app = CommandLine(add_completion=False, rich_markup_mode=None, pretty_exceptions
 
 @app.command(epilog=EXAMPLE)
 def run(
-    case_set: Annotated[str | None, typer.Option("--set", help="Set of cases: smoke, pr, nightly or roofline.")] = None,
+    case_set: Annotated[
+        str | None, typer.Option("--set", help="Set of cases: smoke, pr, nightly, roofline or league.")
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="JSON file of the record; its samples go beside it as Parquet.")
     ] = None,
@@ -47,8 +51,10 @@ def run(
     ] = None,
     lean: Annotated[
         bool,
-        typer.Option("--lean", help="Leave out what no gate judges: host times, matched streams, other providers."),
+        typer.Option("--lean", help="Leave out what no gate judges: host times, matched streams, chained launches."),
     ] = False,
+    providers: ProvidersOption = "none",
+    provider: ProviderOption = None,
     list_cases: Annotated[bool, typer.Option("--list", help="Print the cases (without --set of all) and end.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be measured and end.")] = False,
     estimate: Annotated[bool, typer.Option("--estimate", help="Print how long it would take and end.")] = False,
@@ -92,13 +98,18 @@ def run(
         _say(console, NO_GPU)
     if delay_pct is not None and not has_gpu:
         _stop(USAGE, "--delay-pct: expected a GPU, whose windows become longer; there is none")
+    peers = _peers(providers, provider or [])
+    for found in peers:
+        if found.peer is None:
+            _say(console, f"{found.facts.name}: {found.facts.missing}")
     drawn = secrets.randbelow(2**31) if seed is None else seed
     command = _command(case_set, case, drawn, commit, contracts, lean, delay_pct, out)
+    command[-2:-2] = peer_arguments(providers, [Path(where).name for where in provider or []])
     chosen = _contracts(contracts, case_set, lean)
     calibration = None
     if collection is not None or delay_pct is not None:
         calibration = Calibration(collection=collection or "by hand", delay_pct=delay_pct)
-    failures = _measure(case_set, cases, drawn, commit, chosen, command, out, console, started, calibration)
+    failures = _measure(case_set, cases, drawn, commit, chosen, command, out, console, started, calibration, peers)
     _say(console, f"record: {out}", *failures)
     if failures:
         _stop(INVALID, f"{len(failures)} checks or series failed; the record says which, and holds no number for them")
@@ -199,6 +210,15 @@ def _plan(
     return [*lines, f"seed: {'drawn' if seed is None else seed}", f"record: {out or 'give --out'}"]
 
 
+def _peers(names: str, files: Sequence[str]) -> "list[FoundPeer]":
+    from .peers.discovery import UnknownPeerError, find_peers
+
+    try:
+        return find_peers(names, files)
+    except UnknownPeerError as error:
+        _stop(USAGE, str(error))
+
+
 def _require_writable(out: Path) -> None:
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -227,6 +247,7 @@ def _measure(
     console: Console,
     started: str,
     calibration: Calibration | None,
+    peers: "Sequence[FoundPeer]",
 ) -> list[str]:
     from .harness.errors import CONTEXT_LOST_EXIT, ContextLostError
     from .journal import JournalBusyError, journal_path
@@ -235,7 +256,7 @@ def _measure(
 
     if started not in ("fresh", "forked"):
         _stop(USAGE, f"--started: expected fresh or forked, got {started!r}")
-    request = Request(case_set, cases, seed, commit, command, started, contracts, calibration)
+    request = Request(case_set, cases, seed, commit, command, started, contracts, calibration, peers)
     try:
         record, samples, failures = measure(request, console, journal_path(out))
     except ContextLostError as error:

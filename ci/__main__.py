@@ -15,7 +15,7 @@ except ImportError as missing:
     sys.exit(int(Exit.BROKEN))
 
 from benchmarks.harness.closed_pipes import outlive_readers
-from benchmarks.harness.command_line import CommandLine, CommitOption
+from benchmarks.harness.command_line import CommandLine, CommitOption, ProviderOption, ProvidersOption, peer_arguments
 
 from .accept.cli import app as accept
 from .announce.cli import app as announce
@@ -75,11 +75,13 @@ def doctor(
 
 @app.command(
     epilog="Examples: python -m ci nightly --set smoke; python -m ci nightly --set nightly "
-    "--store branch:perf-history; python -m ci nightly --set pr --case '*_b32_*' --dry-run"
+    "--store branch:perf-history; python -m ci nightly --set pr --case '*_b32_*' --dry-run; "
+    "python -m ci nightly --set league --providers all"
 )
 def nightly(  # the options are the documentation
     case_set: Annotated[
-        str | None, typer.Option("--set", help="Set of cases: smoke, pr, nightly or roofline (benchmarks/cases.py).")
+        str | None,
+        typer.Option("--set", help="Set of cases: smoke, pr, nightly, roofline or league (benchmarks/cases.py)."),
     ] = None,
     pattern: Annotated[str, typer.Option("--case", metavar="GLOB", help="Only cases whose names match.")] = "*",
     show_list: Annotated[bool, typer.Option("--list", help="Print the cases (without --set of all) and end.")] = False,
@@ -102,6 +104,8 @@ def nightly(  # the options are the documentation
         bool, typer.Option(help="Compile kernels for every architecture (ci/nightly.toml) and judge their figures.")
     ] = True,
     counters: Annotated[bool, typer.Option(help="Also count one launch per op with Nsight Compute.")] = False,
+    providers: ProvidersOption = "none",
+    provider: ProviderOption = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Measure in fresh processes, judge against the last accepted night of the same environment, store, show the page.
@@ -119,7 +123,9 @@ def nightly(  # the options are the documentation
         config = load_nightly()
         count = processes if processes is not None else config.processes
         if dry_run or estimate:
-            seen = preview.Preview(case_set, pattern, cases, store, count, gpus, seed)
+            seen = preview.Preview(
+                case_set, pattern, cases, store, count, gpus, seed, peer_arguments(providers, provider or ())
+            )
             end_with(seen.estimate() if estimate else seen.dry_run(), as_json)
         options = Options(
             case_set=case_set,
@@ -138,6 +144,8 @@ def nightly(  # the options are the documentation
             precompile=precompile,
             static=static,
             counters=counters,
+            providers=providers,
+            provider_files=provider or (),
         )
         result = run_nightly(options, Console(stderr=True))
         _finish(result, options, as_json)

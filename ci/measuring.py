@@ -127,6 +127,7 @@ class Measuring:
         plan = self.state.plan
         command = ["--set", plan.case_set, "--out", str(path), "--seed", str(seed)]
         command += ["--case", plan.pattern] if plan.pattern != "*" else []
+        command += plan.peer_arguments
         if plan.delays is not None:
             command += ["--lean", "--collection", plan.id]  # what a gate measures
             command += ["--delay-pct", f"{plan.delays[seed]:g}"] if seed in plan.delays else []

@@ -65,6 +65,8 @@ class Options:
     precompile: bool = False
     static: bool = False
     counters: bool = False
+    providers: str = "none"
+    provider_files: Sequence[str] = ()
     command: Sequence[str] = COMMAND
     fork_server: Sequence[str] = FORK_SERVER
     compile_command: Sequence[str] = COMPILE_COMMAND
@@ -161,6 +163,8 @@ def _begin(options: Options) -> tuple[State, list[Gpu]]:
             gpus=[gpu.uuid for gpu in gpus],
             seeds=make_seeds(options.seed, options.processes),
             fork=options.fork,
+            providers=options.providers,
+            provider_files=[_absolute(where) for where in options.provider_files],
         )
         return State(plan, {}), gpus
     if old.plan.delays is not None:
@@ -172,6 +176,12 @@ def _begin(options: Options) -> tuple[State, list[Gpu]]:
     if asked != begun:
         raise UsageError(f"--resume: begun with set, case and store {begun}, now asked for {asked}")
     return old, choose_gpus(",".join(old.plan.gpus), present)
+
+
+def _absolute(where: str) -> str:
+    """``path:Class`` for a process that starts elsewhere."""
+    path, _, name = where.rpartition(":")
+    return f"{Path(path).resolve()}:{name}" if path else where
 
 
 @contextmanager

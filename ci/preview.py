@@ -59,12 +59,14 @@ class Preview:
     processes: int
     gpus: str | None
     seed: int | None
+    peer_arguments: Sequence[str] = ()
 
     def dry_run(self) -> dict[str, Any]:
         """Which GPUs, how many processes, which base nights there are; asks NVML, touches no GPU."""
         gpus = choose_gpus(self.gpus, find_gpus())
         command = f"python -m benchmarks.run --set {self.case_set} --out FILE --seed SEED"
         command += f" --case '{self.pattern}'" if self.pattern != "*" else ""
+        command = " ".join([command, *self.peer_arguments])
         static = load_nightly().static
         accepted = [n for n in _stored(self.store).nights() if n.accepted]
         newest = {n.gpu_model: n.id for n in accepted}

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import msgspec
 
+from benchmarks.harness.command_line import peer_arguments
+
 from .config import Fork
 from .exits import UsageError
 from .whole_files import json_bytes, replace_file
@@ -23,7 +25,14 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gpus: list[str]  # UUIDs
     seeds: list[int]  # one per process and GPU
     fork: Fork = "no"  # "mixed": every second process is forked
+    providers: str = "none"  # other projects' kernels, as for benchmarks.run
+    provider_files: list[str] = []  # path:Class
     delays: dict[int, float] | None = None  # percent, by seed; None: a night and no collection (`ci calibrate collect`)
+
+    @property
+    def peer_arguments(self) -> list[str]:
+        """Options of a measuring process."""
+        return peer_arguments(self.providers, self.provider_files)
 
 
 class State(msgspec.Struct, forbid_unknown_fields=True):

@@ -3,7 +3,7 @@
 Both come of an empty shell variable: ``--commit $SHA --no-page`` names the commit ``--no-page``.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, TypeVar
 
 import typer
@@ -53,3 +53,24 @@ CommitOption = Annotated[
     str | None,
     typer.Option("--commit", metavar="SHA", callback=require_commit, help="The commit, where there is no git."),
 ]
+
+ProvidersOption = Annotated[
+    str,
+    typer.Option(
+        metavar="all|none|NAME,...",
+        help="Other projects' kernels to measure beside ours: installed ones, and those in RECOVERSSM_PEERS.",
+    ),
+]
+
+ProviderOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--provider", metavar="FILE.py:CLASS", help="One in a file (docs/peers.md), whatever --providers says."
+    ),
+]
+
+
+def peer_arguments(providers: str, files: Sequence[str]) -> list[str]:
+    """The two options as they stand on a command line; nothing where none is asked for."""
+    chosen = ["--providers", providers] if providers != "none" else []
+    return chosen + [argument for file in files for argument in ("--provider", file)]

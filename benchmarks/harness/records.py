@@ -269,6 +269,11 @@ class Record(Struct, frozen=True, kw_only=True):
     peers: list[PeerFacts] = []  # empty where none was asked for
 
     @property
+    def peer_names(self) -> frozenset[str]:
+        """Providers that are other projects' kernels: shown and compared, never failing anything."""
+        return frozenset(peer.name for peer in self.peers)
+
+    @property
     def is_static(self) -> bool:
         """Whether it holds compiled figures alone: no card, no times, no controls, and one process is enough."""
         return bool(self.measurements) and all(item.contract == "static" for item in self.measurements)

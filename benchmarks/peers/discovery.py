@@ -54,7 +54,7 @@ def find_peers(names: str = NONE, files: Sequence[str] = ()) -> list[FoundPeer]:
         UnknownPeerError: a name that no peer has (the message has those there are), or a file that is not there.
     """
     classes = [] if names == NONE else _chosen(names, _known_classes())
-    classes += [_class(where, lambda where=where: _of_file(where)) for where in files]
+    classes += [_class(Path(where).name, lambda where=where: _of_file(where)) for where in files]
     taken = Counter(OWN_NAMES)
     found = []
     for one in classes:

@@ -3,15 +3,25 @@
 import torch
 
 from ..cases import BenchCase
-from .base import Prepared, Provider, Series
+from .base import OwnProvider, Prepared, Provider, Series
 from .full_state import FullStateProvider
 from .recoverssm import RecoverSSMProvider
 from .recoverssm_align import ALIGN, align_providers
 from .recoverssm_pdl import CHAINED, chained_providers
 
-PROVIDERS: tuple[Provider, ...] = (RecoverSSMProvider(), FullStateProvider())
+PROVIDERS: tuple[OwnProvider, ...] = (RecoverSSMProvider(), FullStateProvider())
 
-__all__ = ["ALIGN", "CHAINED", "PROVIDERS", "Prepared", "Provider", "Series", "chained_providers", "extra_providers"]
+__all__ = [
+    "ALIGN",
+    "CHAINED",
+    "PROVIDERS",
+    "OwnProvider",
+    "Prepared",
+    "Provider",
+    "Series",
+    "chained_providers",
+    "extra_providers",
+]
 
 
 def extra_providers(case: BenchCase, device: torch.device) -> tuple[Provider, ...]:

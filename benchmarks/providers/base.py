@@ -26,7 +26,7 @@ class Series:
     Attributes:
         calls: one op call each; the state and records of a call were last touched 2x L2 of traffic before.
         cost: compulsory traffic of one call.
-        num_kernels: that one call launches.
+        num_kernels: that one call launches; None where nobody says.
         num_programs: of the launch that moves nearly all bytes of a call; None where no single one does.
         restore: gives the memory that calls write and read again the values it had before the first; None where
             calls find what they expect without it.
@@ -36,7 +36,7 @@ class Series:
     contract: Contract
     calls: tuple[Call, ...]
     cost: cost.Cost
-    num_kernels: int = 1
+    num_kernels: int | None = 1
     num_programs: int | None = None
     restore: Call | None = None
 
@@ -65,14 +65,18 @@ class Provider(Protocol):
     def series_names(self) -> tuple[tuple[str, Contract], ...]:
         """Op and contract of every series it has, in the order of its pages."""
 
-    def cache_bytes(self, case: BenchCase) -> int:
-        """Exact bytes that the case's requests hold over all layers; null slots are nobody's."""
-
     def needed_bytes(self, case: BenchCase, l2_bytes: int) -> int:
         """Device memory that ``prepare`` and ``check`` take together, from above."""
 
     def prepare(self, case: BenchCase, device: torch.device, seed: int, l2_bytes: int) -> Prepared:
         """Allocate and fill; ``l2_bytes`` of 0 asks for no rotation."""
+
+
+class OwnProvider(Provider, Protocol):
+    """One of this library."""
+
+    def cache_bytes(self, case: BenchCase) -> int:
+        """Exact bytes that the case's requests hold over all layers; null slots are nobody's."""
 
 
 def layer_sizes(case: BenchCase) -> cost.LayerSizes:

@@ -56,6 +56,8 @@ class NightlySeries:
 def nightly_series(nights: Sequence[Measured], policy: Policy) -> list[NightlySeries]:
     """Every timed series of one GPU model that the newest night has, in the newest night's environment, by key.
 
+    Other projects' kernels are left out: their changes are theirs.
+
     A night counts for a series where five processes have it; one that was judged invalid counts for none. An
     environment that comes back goes on where it was.
 
@@ -100,7 +102,8 @@ def _is_same(one: Measured, newest: Measured, *, host: bool) -> bool:
 def _values(one: Measured) -> dict[Key, list[float]]:
     """Process medians of each timed series that enough processes of this night have."""
     table: dict[Key, list[float]] = {}
-    for m in (m for record in one.records for m in record.measurements):
+    own = ((record.peer_names, m) for record in one.records for m in record.measurements)
+    for m in (m for others, m in own if m.provider not in others):
         if m.contract not in EXACT_CONTRACTS and m.status == "ok" and m.value is not None and m.value > 0:
             table.setdefault(m.key, []).append(m.value)
     return {key: values for key, values in table.items() if night_value(values) is not None}

@@ -66,12 +66,14 @@ def test_globs_with_commas_select_what_any_of_them_matches_and_each_must_match_s
 
 
 def test_an_unknown_set_is_refused_with_the_known_ones():
-    with pytest.raises(UnknownNameError, match=r"--set: expected one of smoke, pr, nightly, roofline, got 'nighly'"):
+    with pytest.raises(
+        UnknownNameError, match=r"--set: expected one of smoke, pr, nightly, roofline, league, got 'nighly'"
+    ):
         select("nighly")
 
 
 def test_an_unknown_case_is_refused_with_the_set_that_has_it():
-    with pytest.raises(UnknownNameError, match="it is in set pr, nightly; known: kimi_k3_tp8_b1_t8"):
+    with pytest.raises(UnknownNameError, match="it is in set pr, nightly, league; known: kimi_k3_tp8_b1_t8"):
         select("smoke", "kimi_k3_tp8_b128_t8_a3.84_fp32")
 
 
@@ -85,3 +87,16 @@ def test_more_accepted_tokens_than_the_window_holds_are_refused():
 
     with pytest.raises(ValueError, match=r"mean_accepted: expected 1 to 3 \(spec_query_len\), got 4"):
         replace(case, mean_accepted=4)
+
+
+def test_the_league_has_every_batch_window_dtype_and_three_acceptances():
+    found = {(c.num_requests, c.shape.spec_query_len, c.state_dtype, c.mean_accepted) for c in SETS["league"]}
+    accepted = {4: (1.0, 3.0, 4.0), 8: (1.0, 3.84, 8.0), 9: (1.0, 4.0, 9.0)}
+
+    assert found == {
+        (batch, window, dtype, mean)
+        for batch in (1, 8, 32, 128)
+        for window, means in accepted.items()
+        for mean in means
+        for dtype in ("fp32", "bf16")
+    }

@@ -96,3 +96,18 @@ def test_a_lean_process_takes_no_host_times_and_no_launches_alone():
 
     assert {contract for case in SETS["nightly"] for _, contract in lean.under(case, NAMES)} == {"graph-cold"}
     assert ("verify", "host-dispatch") not in choose_contracts("nvbench-cold", "pr", lean=True).under(CASE, NAMES)
+
+
+def test_the_league_measures_at_the_ends_of_acceptance_what_depends_on_it():
+    names = [(op, "graph-cold") for op in ("verify", "commit_plan", "commit_state", "conv", "commit", "step")]
+    contracts = choose_contracts(None, "league")
+    mean, least = (
+        next(case for case in SETS["league"] if f"_t8_a{accepted}_" in case.name) for accepted in ("3.84", "1.00")
+    )
+
+    assert contracts.lean
+    assert contracts.under(mean, names) == names
+    assert contracts.under(least, names) == names[2:]
+    assert contracts.under(least, [("verify", "graph-cold"), ("step", "graph-cold")]) == []  # full state
+    assert contracts.in_graphs().under(least, names) == names[2:]
+    assert choose_contracts(None, "nightly").under(least, names) == names

@@ -7,14 +7,17 @@ import torch
 from benchmarks import gpu_process
 from benchmarks.cases import SETS
 from benchmarks.cold_launches import GRAPH_COLD, choose_contracts
+from benchmarks.cpu_process import shrunken
 from benchmarks.harness.errors import ContextLostError, HostLateError, MissingToolError
 from benchmarks.harness.measure import Samples
 from benchmarks.harness.quiet import QuietCard
 from benchmarks.harness.records import Control
 from benchmarks.harness.samples import samples_table
 from benchmarks.journal import Blamed, Journal, append
+from benchmarks.peers.beside import PeerProvider
 from benchmarks.providers import Series
 from benchmarks.results import Results
+from examples.provider import TorchRecurrence
 from recoverssm.cost import Cost
 from tests.harness.fake_timer import Device, FakeTimer, ReplayingTimer, Throttle
 
@@ -112,7 +115,7 @@ def test_a_measured_series_says_how_near_it_came_to_roofline_and_control(measure
     assert (verify.read_bytes, verify.write_bytes) == (30_000_000, 10_000_000)
     assert verify.roofline_pct == pytest.approx(50)
     assert verify.control_pct == pytest.approx(75)
-    assert results.failures == []
+    assert results.failures() == []
     assert {series.contract: len(series.values) for series in results.samples} == {
         "graph-cold": 30,
         "host-dispatch": 12,
@@ -128,7 +131,7 @@ def test_delay_lengthens_device_times_and_is_recorded_with_each(measure):
     assert verify.delay_pct == pytest.approx(2, rel=1e-3)
     assert verify.value == pytest.approx(714.0, rel=1e-3)
     assert host.delay_pct is None
-    assert results.failures == []
+    assert results.failures() == []
 
 
 def test_control_has_the_bytes_and_the_grid_of_the_op(measure):
@@ -145,7 +148,7 @@ def test_a_result_faster_than_memory_is_invalid(measure):
 
     assert verify.status == "invalid"
     assert "impossible: 9.70 us for 40000000 bytes" in verify.reason
-    assert len(results.failures) == 1
+    assert len(results.failures()) == 1
 
 
 def test_a_result_within_two_percent_of_the_roofline_is_believed(measure):
@@ -157,7 +160,7 @@ def test_a_case_that_does_not_fit_is_skipped_with_the_reason_and_fails_nothing(m
 
     assert {item.status for item in results.measurements} == {"skipped"}
     assert series_of(results).reason == "needs 1024.0 GiB of device memory, 0.0 GiB are free"
-    assert results.failures == []
+    assert results.failures() == []
 
 
 def test_a_red_check_yields_no_number(measure):
@@ -166,7 +169,7 @@ def test_a_red_check_yields_no_number(measure):
     assert {(item.status, item.value) for item in results.measurements} == {("failed", None)}
     assert series_of(results).reason == "correctness: verify untouched 3 is above 0"
     assert results.samples == []
-    assert len(results.failures) == 3  # the check, and both series
+    assert len(results.failures()) == 3  # the check, and both series
 
 
 def test_a_kernel_that_raises_costs_its_case_the_numbers_and_no_more(measure):
@@ -301,7 +304,7 @@ def measure_all(monkeypatch):
     monkeypatch.setattr(gpu_process, "PROVIDERS", (FakeProvider(),))
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (1, 1))
 
-    def run(crash, lost=(), path=None):
+    def run(crash, lost=(), path=None, peers=(), cases=SETS["smoke"]):
         state = {"lost": None}
 
         def measure_case(self, case):
@@ -320,7 +323,7 @@ def measure_all(monkeypatch):
         results, progress = Results(), FakeProgress()
         with Journal(path, results, {"seed": "1"}) as journal:
             progress.controls = gpu_process.measure_cases(
-                SETS["smoke"], 1, torch.device("cpu"), results, progress, journal
+                cases, 1, torch.device("cpu"), results, progress, journal, peers=peers
             )
             progress.attempts = journal.attempts(progress.controls)
         return results, progress
@@ -408,7 +411,7 @@ def test_a_host_without_nvbench_skips_its_series_and_takes_no_other_timer(measur
     assert (skipped.status, skipped.value) == ("skipped", None)
     assert skipped.reason == "cuda-bench cannot be used here: No module named 'cuda.bench'"
     assert series_of(results).status == "ok"
-    assert results.failures == []
+    assert results.failures() == []
 
 
 def test_a_case_that_fails_its_check_has_no_launch_alone_either(measure):
@@ -423,3 +426,56 @@ def test_a_lean_process_measures_no_matched_streams(measure):
     assert [item.contract for item in results.measurements] == ["graph-cold"]
     assert series_of(results).control_pct is None
     assert not measure.controls
+
+
+class Somebody(TorchRecurrence):
+    """A peer whose ``unsupported`` answers or raises."""
+
+    def __init__(self, answer):
+        self.version, self.answer = "1", answer
+
+    def unsupported(self, case, device):
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "status", "reason"),
+    [("bf16 alone", "skipped", "bf16 alone"), (KeyError("x"), "failed", "unsupported raised KeyError: 'x'")],
+)
+def test_a_peer_that_cannot_do_a_case_has_rows_that_say_why(measure_all, answer, status, reason):
+    results, _ = measure_all({}, peers=[PeerProvider(Somebody(answer))], cases=[CASE])
+
+    found = [(m.op, m.status, m.reason) for m in results.measurements if m.provider == "torch_recurrence"]
+    assert found == [(op, status, reason) for op in ("verify", "commit_state", "conv", "step")]
+
+
+def test_a_peer_that_raises_costs_itself_alone(measure_all, monkeypatch):
+    monkeypatch.setattr(PeerProvider, "needed_bytes", lambda *_: 1 / 0)
+
+    results, progress = measure_all({}, peers=[PeerProvider(Somebody(None))], cases=[CASE])
+
+    reasons = {(m.provider, m.reason) for m in results.measurements}
+    assert reasons == {
+        ("recoverssm", "measured here"),
+        ("torch_recurrence", "raised ZeroDivisionError: division by zero"),
+    }
+    assert sorted(name for name, _ in progress.ended) == [CASE.name, f"{CASE.name} torch_recurrence"]
+
+
+def test_a_peer_is_checked_and_timed_as_ours_are(measure_all, monkeypatch):
+    monkeypatch.setattr(gpu_process, "available_bytes", lambda _: 2**40)
+    monkeypatch.setattr(Somebody, "ops", ("verify",))
+    results, _ = measure_all({}, peers=[PeerProvider(Somebody(None))], cases=[shrunken(CASE)])
+
+    (verify,) = [m for m in results.measurements if m.provider == "torch_recurrence"]
+    assert (verify.op, verify.status, verify.value) == ("verify", "ok", pytest.approx(20.0))
+    assert {(check.provider, check.passed) for check in results.checks} == {("torch_recurrence", True)}
+
+
+def test_failures_of_a_peer_fail_no_process(measure):
+    results = measure(FakeProvider(num_touched=3))
+
+    assert results.failures({"recoverssm"}) == []
+    assert results.failures() != []

@@ -81,6 +81,7 @@ def test_a_peer_that_cannot_be_measured_is_found_with_its_reason(file, name, rea
 
     assert found.peer is None
     assert found.facts.missing == reason
+    assert "/" not in found.facts.name  # folders of a machine are nobody's business
 
 
 def test_a_file_that_is_not_there_is_a_mistake_of_the_command_line(tmp_path):

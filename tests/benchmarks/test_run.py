@@ -75,10 +75,14 @@ def test_estimate_is_for_one_process_of_the_chosen_cases(tmp_path):
 @pytest.mark.parametrize(
     ("args", "code", "message"),
     [
-        (["--set", "daily"], 2, "--set: expected one of smoke, pr, nightly, roofline, got 'daily'"),
+        (["--set", "daily"], 2, "--set: expected one of smoke, pr, nightly, roofline, league, got 'daily'"),
         (["--set", "smoke", "--case", "kimi"], 2, "has no case 'kimi'; known: kimi_k3_tp8_b1_t8_a3.84_fp32"),
         (["--set", "smoke", "--case", "*_b7_*"], 3, "nothing in set 'smoke' matches '*_b7_*'; known: kimi_k3"),
-        ([], 2, "--set: expected one of smoke, pr, nightly, roofline; --list without --set names the cases of each"),
+        (
+            [],
+            2,
+            "--set: expected one of smoke, pr, nightly, roofline, league; --list without --set names the cases of each",
+        ),
         (["--list", "--case", "*_b7_*"], 3, "nothing in any set matches '*_b7_*'; known: kimi_k3"),
         (["--set", "smoke", "--contracts", "warm", "--dry-run"], 2, "--contracts: expected some of"),
         (["--set", "smoke"], 2, "--out: expected a file for the record"),

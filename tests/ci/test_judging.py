@@ -572,3 +572,25 @@ def test_a_renamed_case_goes_on_and_without_its_entry_it_is_missing():
     assert findings.code == Exit.REGRESSED
     assert bases[1] is None  # nothing of tonight's is in it
     assert judged([*found], Base(night, old)).code == Exit.MISSING
+
+
+def test_whatever_another_projects_kernel_does_fails_no_night():
+    peers = [records.PeerFacts(name="recoverssm"), records.PeerFacts(name="gone", missing="not installed")]
+    slower = [msgspec.structs.replace(r, peers=peers) for r in make_records([v * 1.1 for v in QUIET])]
+
+    found = judged(slower, base_of(make_records()))
+
+    assert (named(found).verdict, named(found).gated, found.code) == ("regressed", False, Exit.PASS)
+    assert found.accepted
+    assert "provider gone was not measured: not installed" in found.notes
+
+
+def test_a_peer_of_the_base_night_alone_is_not_missed():
+    base = [msgspec.structs.replace(r, peers=[records.PeerFacts(name="theirs")]) for r in make_records()]
+    theirs = [msgspec.structs.replace(r.measurements[0], provider="theirs") for r in base]
+    base = [msgspec.structs.replace(r, measurements=[*r.measurements, m]) for r, m in zip(base, theirs, strict=True)]
+
+    found = judged(make_records(), base_of(base))
+
+    (verdict,) = [v for v in found.verdicts if v.provider == "theirs"]
+    assert (verdict.verdict, verdict.gated, found.code) == ("missing", False, Exit.PASS)
