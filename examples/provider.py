@@ -1,7 +1,6 @@
 """Somebody's kernel in one file, measured beside ours: docs/peers.md. Here it is plain torch, so it is slow.
 
 python -m ci nightly --set smoke --provider examples/provider.py:TorchRecurrence
-python -m reports league --store out/store
 """
 
 from collections.abc import Sequence
