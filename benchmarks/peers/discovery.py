@@ -23,7 +23,17 @@ from .workload import Scheme
 GROUP = "recoverssm.providers"
 """Entry points that a package declares to be found: ``name = "module:Class"``."""
 
-BUILT_IN: tuple[str, ...] = ()
+BUILT_IN: tuple[str, ...] = (
+    "vllm:VllmRecoverSSM",
+    "vllm:VllmCuteCommit",
+    "vllm:VllmNative",
+    "flashinfer:FlashinferWy",
+    "flashinfer:FlashinferRecurrent",
+    "sglang:SglangRing",
+    "sglang:SglangSnapshots",
+    "fla:FlaRecurrent",
+    "fla:FlaChunk",
+)
 """``module:Class`` of this folder, in the order of tables. Classes are there whether or not their packages are."""
 
 ALL, NONE = "all", "none"
