@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ..cases import BenchCase
-from .packages import Package, find
+from .packages import Package, as_ours, find
 from .protocol import Op, Outputs, Tolerance
 from .workload import Workload
 
@@ -41,7 +41,7 @@ class FlaRecurrent:
     scheme = "full_state"
     ops: tuple[Op, ...] = ("verify",)
     covers = "gate, norms and beta in the kernel; states value-first"
-    tolerance = Tolerance()
+    tolerance = as_ours()
 
     def __init__(self) -> None:
         found = find(PACKAGE)
@@ -114,7 +114,9 @@ class FlaChunk:
         self.version = found.version
 
     def unsupported(self, case: BenchCase, device: torch.device) -> str | None:
-        return f"state dtype {case.state_dtype}: it takes fp32 alone" if case.state_dtype != "fp32" else None
+        if case.state_dtype != "fp32":
+            return f"state dtype {case.state_dtype}: it takes fp32 alone"
+        return None if device.type == "cuda" else "its autotuner measures on a GPU alone"
 
     def prepare(self, workload: Workload) -> "PreparedChunk":
         return PreparedChunk(self._module, workload)

@@ -18,7 +18,8 @@ from importlib.util import spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
-from .protocol import NotInstalledError
+from ..checks import COMPILED, INTERPRETED
+from .protocol import NotInstalledError, Tolerance
 
 FOLDER_VARIABLE = "RECOVERSSM_PEERS"
 
@@ -77,6 +78,12 @@ class Found:
 
     def __str__(self) -> str:
         return f"{self.package.distribution} {self.version}"
+
+
+def as_ours() -> Tolerance:
+    """The limits of our own kernels, for others that sum in fp32 and round each result once, where Triton runs them."""
+    limits = INTERPRETED if os.environ.get("TRITON_INTERPRET") == "1" else COMPILED
+    return Tolerance(out=limits.out, correction=limits.fp32, state_fp32=limits.fp32, state_bf16=limits.bf16_state)
 
 
 def find(package: Package) -> Found:

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from ..cases import BenchCase
-from .packages import Package, StandIns, find
-from .protocol import Op, Outputs, Tolerance
+from .packages import Package, StandIns, as_ours, find
+from .protocol import Op, Outputs
 from .workload import Workload
 
 _OPS = "sglang.kernels.ops"
@@ -58,7 +58,7 @@ class SglangRing:
         "verify with programmatic dependent launch, as SGLang does; ring of raw k and v, log gate and beta in fp32; "
         "commit: fold of the states, scatter of conv windows from a buffer of their own"
     )
-    tolerance = Tolerance()
+    tolerance = as_ours()
 
     def __init__(self) -> None:
         found = find(PACKAGE)
@@ -172,7 +172,7 @@ class SglangSnapshots:
         "verify with programmatic dependent launch, as SGLang does; without the copy of the accepted snapshot into the "
         "state pool, which SGLang does after sampling"
     )
-    tolerance = Tolerance()
+    tolerance = as_ours()
 
     def __init__(self) -> None:
         found = find(PACKAGE)

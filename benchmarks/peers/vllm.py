@@ -13,8 +13,8 @@ from torch import Tensor
 
 from ..cases import BenchCase
 from ..inputs import build_records
-from .packages import Package, StandIns, find
-from .protocol import Op, Outputs, Tolerance
+from .packages import Package, StandIns, as_ours, find
+from .protocol import Op, Outputs
 from .workload import Workload
 
 _MODEL = "vllm.models.kimi_k3.nvidia"
@@ -71,7 +71,7 @@ class VllmRecoverSSM:
     scheme = "recoverssm"
     ops: tuple[Op, ...] = ("verify", "commit", "conv")
     covers = "commit: plan, conv windows, states, three launches; conv: plan and windows"
-    tolerance = Tolerance()
+    tolerance = as_ours()
 
     def __init__(self) -> None:
         found = find(PACKAGE)
@@ -172,7 +172,7 @@ class VllmCuteCommit:
     scheme = "recoverssm"
     ops: tuple[Op, ...] = ("commit",)
     covers = "plan and conv windows in Triton, states in CuTe; of its records, which vLLM's Triton verify makes"
-    tolerance = Tolerance()
+    tolerance = as_ours()
 
     def __init__(self) -> None:
         found = find(PACKAGE)
@@ -206,7 +206,7 @@ class VllmNative:
     scheme = "full_state"
     ops: tuple[Op, ...] = ("verify",)
     covers = "gate and norms in the kernel; launched with programmatic dependent launch, as vLLM does"
-    tolerance = Tolerance()
+    tolerance = as_ours()
 
     def __init__(self) -> None:
         found = find(PACKAGE)
