@@ -1,6 +1,8 @@
 """Somebody's kernel in one file, measured beside ours: docs/peers.md. Here it is plain torch, so it is slow.
 
-python -m ci nightly --set smoke --provider examples/provider.py:TorchRecurrence
+    python -m ci nightly --set smoke --provider examples/provider.py:TorchRecurrence
+
+It is then on the page *League* of the night's site.
 """
 
 from collections.abc import Sequence

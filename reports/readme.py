@@ -7,6 +7,8 @@ from pathlib import Path
 from benchmarks.harness.records import Case, Night
 from reports import derive, text
 from reports.derive import Figure, Processes
+from reports.league import league_of
+from reports.league_table import league_table
 from reports.peers import Peers, peers_table
 from reports.sources import History
 
@@ -29,7 +31,9 @@ class MarkersError(Exception):
 def figures_table(
     history: History, gpu_model: str, patterns: Sequence[str] = SELECTED_CASES, peers: Peers | None = None
 ) -> str:
-    """Markdown between the markers: one line per selected case, what it was measured on, then the peers beside ours.
+    """Markdown between the markers: one line per selected case, what it was measured on, then other projects' kernels.
+
+    Those of the newest league that has such cases; without one what was measured by hand.
 
     Raises:
         NothingToShowError: no night of this GPU model, no readable record, or none of the cases.
@@ -52,7 +56,10 @@ def figures_table(
         "| memory saved |\n|---|---:|---:|---:|---:|---:|---:|"
     )
     lines = [header, *(_line(case, processes) for case in cases), "", _provenance(night, processes)]
-    beside = peers_table(peers, night, processes, cases) if peers else None
+    league = league_of(history, gpu_model)
+    beside = league_table(league, patterns) if league else None
+    if beside is None and peers:
+        beside = peers_table(peers, night, processes, cases)
     return "\n".join([*lines, "", beside] if beside else lines)
 
 

@@ -51,7 +51,7 @@ function drawLines(element, index, data, figure) {
       layout.annotations.push({ x: change.at - 0.5, y: 1, yref: "paper", yanchor: "top", xanchor: "left", text: numberOf(index, change), showarrow: false, font: { size: 11, color: c.quiet } });
     });
     if (figure !== "step") for (const [title, us, covers] of data.peers) {
-      traces.push({ name: title, mode: "lines", x: [-0.5, points.length - 0.5], y: [us, us], line: { color: c.full, width: 1, dash: "longdashdot" }, hovertemplate: "%{text}<extra></extra>", text: Array(2).fill(`${title}: ${withUnit(us, "us")}, by hand, covers ${covers}`), visible: "legendonly" });
+      traces.push({ name: title, mode: "lines", x: [-0.5, points.length - 0.5], y: [us, us], line: { color: c.full, width: 1, dash: "longdashdot" }, hovertemplate: "%{text}<extra></extra>", text: Array(2).fill(`${title}: ${withUnit(us, "us")}, covers ${covers}`), visible: "legendonly" });
     }
     layout.legend = { orientation: "h", x: 0, y: -0.18, yanchor: "top" };
     return [traces, layout];

@@ -12,6 +12,7 @@ from reports import derive, text
 from reports.addresses import series_address
 from reports.changes import Changelog
 from reports.derive import Figure, Processes, Series
+from reports.league import League, league_of, rivals
 from reports.pages.compare import Side, sides_of
 from reports.pages.page import PLOTS, Content, Page, Site
 from reports.peers import Peers, read_peers
@@ -44,6 +45,29 @@ class Point:
     @property
     def created_utc(self) -> str:
         return self.side.records[0].created_utc
+
+
+@dataclass(frozen=True, slots=True)
+class Others:
+    """Other projects' commits on one GPU model: of its league, or in cases that it lacks those measured by hand."""
+
+    peers: Peers
+    league: League | None
+    model: str
+
+    def of(self, case: Case) -> Sequence[tuple[str, float, str]]:
+        """Title, time in µs and what it covers; by hand at the accepted count of this case, rounded."""
+        return list(rivals(self.league, case.name)) or list(self._by_hand(case))
+
+    def _by_hand(self, case: Case) -> Iterator[tuple[str, float, str]]:
+        if self.model != self.peers.method.gpu_model:
+            return
+        for peer in self.peers.peer:
+            times = self.peers.of(peer.name, case.name)
+            us = times.commit_us.get(round(case.mean_accepted)) if times is not None else None
+            if us is not None:
+                covers = f"{peer.commit_covers or 'as named'}{', warm' if times and times.warm else ''}"
+                yield peer.title, us, f"{covers}, by hand"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +108,9 @@ def load(site: Site) -> Content:
     found = {model: points for model, points in found.items() if points}
     if not found:
         return Content(missing="No night of a GPU has a time of a commit.")
+    others = {model: Others(peers, league_of(site.history, model), model) for model in found}
     models = tuple(
-        CommitModel(text.file_slug(model), text.gpu_name(model), tuple(_rows(points, peers)))
+        CommitModel(text.file_slug(model), text.gpu_name(model), tuple(_rows(points, others[model])))
         for model, points in found.items()
     )
     first = models[0].rows[0].case
@@ -94,7 +119,7 @@ def load(site: Site) -> Content:
     method = peers.method
     said = f"{text.gpu_name(method.gpu_model)}, {method.date}, {method.environment}; {method.timing}"
     view = CommitView(models, tuple(name for name, _ in PARTS[1:]), first, said)
-    return Content(view, data=_data(found, peers))
+    return Content(view, data=_data(found, others))
 
 
 PAGE = Page(
@@ -149,14 +174,14 @@ def _newest(points: Sequence[Point], case: str) -> Point | None:
     return next((point for point in late if point.processes.figure(derive.COMMIT, case).n), None)
 
 
-def _rows(points: Sequence[Point], peers: Peers) -> Iterator[CaseRow]:
+def _rows(points: Sequence[Point], others: Others) -> Iterator[CaseRow]:
     for name, case in _cases(points).items():
         point = _newest(points, name)
         if point is None:
             continue
         figure = point.processes.figure(derive.COMMIT, name)
         night = point.side.night
-        rivals = sorted((us, label) for label, us, _ in _rivals(peers, case, point.side.model))
+        beside = sorted((us, label) for label, us, _ in others.of(case))
         yield CaseRow(
             case=name,
             facts=(
@@ -172,7 +197,7 @@ def _rows(points: Sequence[Point], peers: Peers) -> Iterator[CaseRow]:
             parts=tuple(text.micros(point.processes.figure(series, name).median) for _, series in PARTS[1:]),
             floor=_share(at_share(point, name, control=False), figure),
             control=_share(at_share(point, name, control=True), figure),
-            peer=f"{text.micros(rivals[0][0])}{text.NBSP}µs, {rivals[0][1]}" if rivals else text.MISSING,
+            peer=f"{text.micros(beside[0][0])}{text.NBSP}µs, {beside[0][1]}" if beside else text.MISSING,
             step=text.percent(
                 point.processes.ratio_pct(derive.STEP, derive.FULL_STEP, name).median, signed=True, digits=1
             ),
@@ -186,18 +211,7 @@ def _share(bound: Figure, figure: Figure) -> str:
     return f"{text.micros(bound.median)} ({text.percent(100 * bound.median / figure.median, digits=0)})"
 
 
-def _rivals(peers: Peers, case: Case, model: str) -> Iterator[tuple[str, float, str]]:
-    """Title, time and what it covers of each other project's commit at this case's accepted count, rounded."""
-    if model != peers.method.gpu_model:
-        return
-    for peer in peers.peer:
-        times = peers.of(peer.name, case.name)
-        us = times.commit_us.get(round(case.mean_accepted)) if times is not None else None
-        if us is not None:
-            yield peer.title, us, f"{peer.commit_covers or 'as named'}{', warm' if times and times.warm else ''}"
-
-
-def _data(found: dict[str, list[Point]], peers: Peers) -> Iterator[tuple[str, Any]]:
+def _data(found: dict[str, list[Point]], others: dict[str, Others]) -> Iterator[tuple[str, Any]]:
     for model, points in found.items():
         slug, cases = text.file_slug(model), _cases(points)
         yield (
@@ -209,7 +223,7 @@ def _data(found: dict[str, list[Point]], peers: Peers) -> Iterator[tuple[str, An
             },
         )
         for name, case in cases.items():
-            yield f"{slug}/commit-{text.file_slug(name)}", _case(points, case, peers, model)
+            yield f"{slug}/commit-{text.file_slug(name)}", _case(points, case, others[model])
 
 
 def _point(point: Point) -> dict[str, Any]:
@@ -253,7 +267,7 @@ def _facts(points: Sequence[Point], case: Case) -> dict[str, Any]:
     }
 
 
-def _case(points: Sequence[Point], case: Case, peers: Peers, model: str) -> dict[str, Any]:
+def _case(points: Sequence[Point], case: Case, others: Others) -> dict[str, Any]:
     lines = {name: [point.processes.figure(series, case.name).values for point in points] for name, series in PARTS}
     lines["byte floor"] = [at_share(point, case.name, control=False).values for point in points]
     lines["control"] = [at_share(point, case.name, control=True).values for point in points]
@@ -264,5 +278,5 @@ def _case(points: Sequence[Point], case: Case, peers: Peers, model: str) -> dict
         "lines": {name: values for name, values in lines.items() if any(values)},
         "missing": [name for name, values in lines.items() if not any(values)],
         "steps": {name: values for name, values in steps.items() if any(values)},
-        "peers": [list(rival) for rival in _rivals(peers, case, model)],
+        "peers": [list(rival) for rival in others.of(case)],
     }

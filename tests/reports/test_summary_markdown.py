@@ -36,7 +36,7 @@ def test_it_is_markdown_with_the_pages_that_were_asked_for(golden_history, now, 
 
 
 def test_a_page_that_is_no_document_is_refused_with_those_that_are(golden_history, now):
-    with pytest.raises(UnknownPageError, match=r"expected some of gpus, roofline, .*about, got index, x"):
+    with pytest.raises(UnknownPageError, match=r"expected some of league, gpus, roofline, .*about, got index, x"):
         summary_markdown(Site(golden_history, now), ["index", "x"])
 
 

@@ -1,0 +1,193 @@
+"""Other projects' kernels beside ours, from processes that measured both: every ratio is taken inside one of them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from benchmarks.harness.records import Case, Night, PeerFacts
+from reports import text
+from reports.derive import Figure, Processes, Series
+from reports.sources import CPU, History
+
+OWN = {
+    "recoverssm": "RecoverSSM, this repository",
+    "full_state": "full state, this repository",
+    "torch": "the reference, float64 torch",
+}
+OPS = ("verify", "commit", "step", "conv")
+PARTS = {"commit": "commit_state"}
+"""What stands in for an op that a kernel does not have whole; it is held against the same part of ours."""
+
+ERRORS = {"out_error": "out", "u_error": "u", "state_error": "state"}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One implementation in the league."""
+
+    facts: PeerFacts
+
+    @property
+    def name(self) -> str:
+        return self.facts.name
+
+    @property
+    def is_own(self) -> bool:
+        return self.name in OWN
+
+    @property
+    def title(self) -> str:
+        """For people, with the version."""
+        return f"{self.facts.title or self.name} {self.facts.version}".strip()
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One op of one entry on one case.
+
+    Attributes:
+        op: what was timed: the part where the entry does not have the whole.
+        figure: its time in µs.
+        ours: that of the same op of ours.
+        ratio: the two, theirs over ours, in each process that has both; without values for ours itself.
+    """
+
+    op: str
+    figure: Figure
+    ours: Figure
+    ratio: Figure
+
+
+@dataclass(frozen=True, slots=True)
+class Defeat:
+    """A peer that was faster than ours, in the median over processes."""
+
+    entry: Entry
+    case: Case
+    standing: Standing
+
+
+@dataclass(frozen=True, slots=True)
+class League:
+    """A night that measured peers, or tried to; ``ops`` are pairs of a provider and an op that it has."""
+
+    night: Night
+    processes: Processes
+    peers: tuple[PeerFacts, ...]
+    ops: frozenset[tuple[str, str]]
+
+    @property
+    def on_cpu(self) -> bool:
+        return self.night.gpu_model == CPU
+
+    @property
+    def ours(self) -> str:
+        """The provider that all are held against."""
+        return "torch" if self.on_cpu else "recoverssm"
+
+    @property
+    def entries(self) -> list[Entry]:
+        """Ours first, then the others in the order of the records; those that are missing are left out."""
+        own = ["torch"] if self.on_cpu else ["recoverssm", "full_state"]
+        others = [Entry(facts) for facts in self.peers if not facts.missing]
+        return [*(Entry(PeerFacts(name=name, title=OWN[name])) for name in own), *others]
+
+    @property
+    def missing(self) -> list[PeerFacts]:
+        return [facts for facts in self.peers if facts.missing]
+
+    @property
+    def cases(self) -> list[Case]:
+        """Those in which a peer has a series, by heads, window, acceptance, requests and dtype (fp32 first)."""
+        names = {entry.name for entry in self.entries if not entry.is_own}
+        seen = {m.case for record in self.processes.records for m in record.measurements if m.provider in names}
+        found = {case.name: case for record in self.processes.records for case in record.cases if case.name in seen}
+        return sorted(found.values(), key=_place)
+
+    def standing(self, entry: Entry, op: str, case: str) -> Standing:
+        """The op's time, or that of its part, and how it stands to ours."""
+        part = PARTS.get(op, op)
+        shown = part if (entry.name, op) not in self.ops and (entry.name, part) in self.ops else op
+        theirs, ours = self._series(shown, entry.name), self._series(shown, self.ours)
+        over = self.processes.ratio_pct(theirs, ours, case) if entry.name != self.ours else Figure()
+        ratio = Figure(tuple(1 + value / 100 for value in over.values), over.reason)
+        return Standing(shown, self.processes.figure(theirs, case), self.processes.figure(ours, case), ratio)
+
+    def errors(self, entry: Entry) -> dict[str, float | None]:
+        """The largest error of each kind over all checks; None where one was not finite."""
+        found: dict[str, list[float | None]] = {}
+        for check in (check for record in self.processes.records for check in record.checks):
+            if check.provider == entry.name and check.metric in ERRORS:
+                found.setdefault(ERRORS[check.metric], []).append(check.value)
+        return {
+            name: None if None in values else max(value for value in values if value is not None)
+            for name, values in found.items()
+        }
+
+    def untimed(self, entry: Entry) -> dict[str, int]:
+        """Why series of the entry have no time, and in how many cases each reason is given."""
+        cases: dict[str, set[str]] = {}
+        for m in (m for record in self.processes.records for m in record.measurements):
+            if m.provider == entry.name and m.status != "ok":
+                cases.setdefault(f"{m.status}: {m.reason}", set()).add(m.case)
+        return {reason: len(names) for reason, names in cases.items()}
+
+    def defeats(self) -> list[Defeat]:
+        """Where a peer is faster than ours, the clearest first."""
+        others = [entry for entry in self.entries if not entry.is_own]
+        found = [
+            Defeat(entry, case, standing)
+            for entry in others
+            for case in self.cases
+            for op in OPS
+            if ((standing := self.standing(entry, op, case.name)).ratio.median or 1.0) < 1.0
+        ]
+        return sorted(found, key=lambda one: one.standing.ratio.median or 1.0)
+
+    def is_partial(self, entry: Entry, op: str) -> bool:
+        """Whether its commit, or that of its step, has parts of ours alone: states without plan or conv windows."""
+        return (
+            op in ("commit", "step")
+            and entry.facts.scheme == "recoverssm"
+            and (entry.name, "commit") not in self.ops
+            and (entry.name, "commit_state") in self.ops
+        )
+
+    def _series(self, op: str, provider: str) -> Series:
+        if self.on_cpu:
+            return Series("host_us", op, provider, "cpu-reference")
+        return Series("device_us", op, provider, "graph-cold")
+
+
+def league_of(history: History, gpu_model: str) -> League | None:
+    """The newest night of the set ``league`` that asked for peers, else of any set; None where none did."""
+    nights = [night for night in history.of(gpu_model) if any(r.peers for r in history.processes(night).records)]
+    nights = [night for night in nights if night.case_set == "league"] or nights
+    if not nights:
+        return None
+    processes = history.processes(nights[-1])
+    peers = {facts.name: facts for record in processes.records for facts in record.peers}
+    ops = frozenset((m.provider, m.op) for record in processes.records for m in record.measurements)
+    return League(nights[-1], processes, tuple(peers.values()), ops)
+
+
+def rivals(league: League | None, case: str) -> Iterator[tuple[str, float, str]]:
+    """Title, time in µs and what it covers of each peer's commit in a case."""
+    for entry in league.entries if league else ():
+        standing = league.standing(entry, "commit", case) if league and not entry.is_own else None
+        if standing is not None and standing.figure.median is not None:
+            yield entry.title, standing.figure.median, covers(standing.op)
+
+
+def covers(op: str) -> str:
+    """What a timed commit is of."""
+    return "state alone" if op in PARTS.values() else "plan, conv, state"
+
+
+def errors_text(errors: dict[str, float | None]) -> str:
+    """As ``out 1.7e-3, u 8.1e-8``."""
+    return ", ".join(f"{name} {text.scientific(value)}" for name, value in errors.items()) or text.MISSING
+
+
+def _place(case: Case) -> tuple[object, ...]:
+    dtype = 0 if case.state_dtype == "fp32" else 1
+    return (case.num_heads, case.spec_query_len, case.mean_accepted, case.num_requests, dtype)

@@ -1,0 +1,170 @@
+"""Other projects' kernels beside ours: where one is faster first, then all of them, op by op."""
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from benchmarks.harness.records import Case
+from reports import text
+from reports.covering import raw_cells
+from reports.document import Cell, Document, Fold, Head, Section, Table, cells, heads
+from reports.league import OPS, Entry, League, errors_text, league_of
+from reports.pages.documents import document_content
+from reports.pages.page import Content, Page, Site
+from reports.sources import CPU
+
+OP_TITLES = {
+    "verify": "Verify of one layer",
+    "commit": "Commit of all layers",
+    "step": "Step: verify of all layers, then the commit",
+    "conv": "Conv windows of all layers",
+}
+SCHEMES = {
+    "recoverssm": "one state and records",
+    "full_state": "a state after every token",
+    "last_state": "the last state alone",
+    "": "ours",
+}
+
+
+def load(site: Site) -> Content:
+    models = [*site.history.gpu_models(), *([CPU] if site.history.of(CPU) else [])]
+    leagues = [league for model in models if (league := league_of(site.history, model))]
+    if not leagues:
+        command = "python -m ci nightly --set league --providers all"
+        return Content(missing=f"No night has measured other projects' kernels: {command} (docs/peers.md).")
+    return document_content(PAGE.name, league_document(site, leagues))
+
+
+PAGE = Page(
+    "league",
+    "League",
+    "How do other projects' kernels for the same job do beside ours, and where is one faster?",
+    load,
+    ("document.js",),
+    template="document",
+)
+
+
+def league_document(site: Site, leagues: Sequence[League]) -> Document:
+    lead = (
+        "Every kernel here was checked against float64 on the inputs that ours gets, then timed in the same process "
+        "and under the same contract; × is its time over ours, taken inside each process. Rules: docs/peers.md."
+    )
+    return Document((lead,), tuple(section for league in leagues for section in _sections(site, league)))
+
+
+def _sections(site: Site, league: League) -> Iterator[Section]:
+    model = league.night.gpu_model
+    slug, title = text.file_slug(model), "CPU" if league.on_cpu else text.gpu_name(model)
+    when = f"Night {league.night.id}, set {league.night.case_set}, {len(league.processes.records)} processes."
+    doubt = (
+        ["Times of a CPU: an adapter's proof, no more. Kernels under Triton's interpreter."] if league.on_cpu else []
+    )
+    links = raw_cells(site.history, [league.night.id], raw=site.raw)
+    yield Section(slug, title, (when, *doubt), tables=(_defeats(league), _kernels(league)), links=links)
+    for (num_heads, window), found in groupby(league.cases, key=lambda case: (case.num_heads, case.spec_query_len)):
+        yield _window(league, slug, f"{title}: {window} tokens a window, {num_heads} heads", list(found))
+
+
+def _defeats(league: League) -> Table:
+    rows = []
+    for one in league.defeats():
+        standing = one.standing
+        times = (text.micros(standing.figure.median), text.micros(standing.ours.median))
+        title, keeps = one.entry.title, SCHEMES[one.entry.facts.scheme]
+        rows.append(cells(title, keeps, standing.op, one.case.name, *times, _ratio(standing.ratio.median)))
+    columns = heads("kernel", "keeps", "op", "case", "#theirs, µs", "#ours, µs", "#theirs, × ours")
+    return Table("Where another kernel is faster than ours", columns, tuple(rows), empty="Nowhere in this night.")
+
+
+def _kernels(league: League) -> Table:
+    rows = []
+    for entry in league.entries:
+        facts, untimed = entry.facts, league.untimed(entry)
+        limits = ", ".join(f"{name} {value:g}" for name, value in facts.tolerance.items())
+        why = "; ".join(f"{reason} ({count} case{'s' if count > 1 else ''})" for reason, count in untimed.items())
+        tolerance = Cell(limits or text.MISSING, hint=facts.tolerance_reason)
+        rows.append(
+            cells(
+                entry.title,
+                SCHEMES.get(facts.scheme, facts.scheme),
+                errors_text(league.errors(entry)),
+                tolerance,
+                facts.covers or text.MISSING,
+                facts.licence or text.MISSING,
+                facts.source or text.MISSING,
+                Cell(why or "measured", tone="warn" if why else ""),
+            )
+        )
+    for facts in league.missing:
+        blank = [text.MISSING] * 2
+        said = Cell(f"not measured: {facts.missing}", tone="warn")
+        scheme = SCHEMES.get(facts.scheme, "") if facts.scheme else text.MISSING
+        rows.append(
+            cells(
+                facts.title or facts.name,
+                scheme,
+                *blank,
+                facts.covers or text.MISSING,
+                facts.licence or text.MISSING,
+                facts.source or text.MISSING,
+                said,
+            )
+        )
+    columns = heads(
+        "kernel", "keeps", "largest errors", "its tolerance", "~covers", "licence", "~source", "~state in this night"
+    )
+    return Table("Kernels", columns, tuple(rows))
+
+
+def _window(league: League, slug: str, title: str, cases: Sequence[Case]) -> Section:
+    """A table for each op at each acceptance that it was timed at; those but of the usual one are folded."""
+    by_accepted = {accepted: list(found) for accepted, found in groupby(cases, key=lambda case: case.mean_accepted)}
+    usual = max(by_accepted, key=lambda accepted: _num_times(league, by_accepted[accepted]))
+    tables = [_table(league, op, accepted, found) for accepted, found in by_accepted.items() for op in OPS]
+    shown = tuple(table for table in tables if table.rows and table.title.endswith(_accepted(usual)))
+    rest = tuple(table for table in tables if table.rows and not table.title.endswith(_accepted(usual)))
+    folds = (Fold("Other acceptances", rest),) if rest else ()
+    key = f"{slug}-t{cases[0].spec_query_len}-h{cases[0].num_heads}"
+    return Section(key, title, tables=shown, folds=folds)
+
+
+def _num_times(league: League, cases: Sequence[Case]) -> int:
+    return sum(league.standing(e, op, case.name).figure.n for e in league.entries for op in OPS for case in cases)
+
+
+def _accepted(accepted: float) -> str:
+    return f"{accepted:g} accepted"
+
+
+def _table(league: League, op: str, accepted: float, cases: Sequence[Case]) -> Table:
+    """A line for each kernel that has the op, a column for each batch and dtype."""
+    columns = (
+        Head("kernel"),
+        *(Head(f"B = {case.num_requests}, {case.state_dtype}", "µs", case.name, number=True) for case in cases),
+    )
+    rows = [
+        cells(_name(league, entry, op), *(_time(league, entry, op, case) for case in cases))
+        for entry in league.entries
+        if any(league.standing(entry, op, case.name).figure.n for case in cases)
+    ]
+    return Table(f"{OP_TITLES[op]}, {_accepted(accepted)}", columns, tuple(rows))
+
+
+def _name(league: League, entry: Entry, op: str) -> Cell:
+    partial = " (without all parts of a commit)" if league.is_partial(entry, op) else ""
+    return Cell(entry.title + partial, hint=entry.facts.covers)
+
+
+def _time(league: League, entry: Entry, op: str, case: Case) -> Cell:
+    standing = league.standing(entry, op, case.name)
+    if not standing.figure.n:
+        return Cell(hint=standing.figure.reason)
+    ratio = standing.ratio.median
+    tone = "warn" if ratio is not None and ratio < 1 and not entry.is_own else ""
+    shown = text.micros(standing.figure.median) + (f" ({_ratio(ratio)})" if ratio is not None else "")
+    return Cell(shown, hint=text.span(standing.figure, "us"), tone=tone)
+
+
+def _ratio(value: float | None) -> str:
+    return text.MISSING if value is None else f"{value:.2f} ×"

@@ -1,0 +1,34 @@
+"""A kernel in one file and one command, on a machine without a GPU: it is checked, timed, and in the table."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_a_provider_in_one_file_appears_in_the_table_with_one_command(tmp_path):
+    env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "TRITON_INTERPRET")}
+    env |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    store = str(tmp_path / "store")
+
+    def run(*command):
+        done = subprocess.run(
+            [sys.executable, "-m", *command], cwd=ROOT, env=env, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    said = run(
+        "ci", "nightly", "--set", "smoke", "--case", "*_b1_*_fp32", "--processes", "1", "--no-static", "--no-page",
+        "--provider", "examples/provider.py:TorchRecurrence", "--provider", "examples/provider.py:Nobody",
+        "--store", store, "--out", str(tmp_path / "out"),
+    )  # fmt: skip
+    run("reports", "build", "--store", store, "--format", "markdown", "--page", "league", "--out", f"{tmp_path}/l.md")
+
+    assert "provider.py:Nobody was not measured: AttributeError" in said
+    page = (tmp_path / "l.md").read_text()
+    verify = page.split("### Verify of one layer, 3.84 accepted")[1].split("###")[0]
+    assert "torch, token by token" in verify
+    assert "provider.py:Nobody" in page
