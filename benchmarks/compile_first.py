@@ -18,7 +18,7 @@ import torch
 import typer
 
 from .cases import FOLDS_ALONE, BenchCase, NothingSelectedError, UnknownNameError, select
-from .checks import COMPILED, Checklist, first_line
+from .checks import COMPILED, Checklist, failure_reason, first_line
 from .harness.clean_parent import NotCleanError, require_clean
 from .harness.command_line import CommandLine, ProviderOption, ProvidersOption
 from .harness.compilations import CompilationCounter
@@ -71,6 +71,10 @@ def run(
     num_failed = sum(code != 0 for code in codes_seen)
     typer.echo(f"{len(shares)} workers, {num_failed} of them incomplete (exit codes {codes_seen})")
     raise typer.Exit(exit_code(codes_seen))
+
+
+class WrongResultError(Exception):
+    """A peer did not do what the reference does: its measuring would have no numbers."""
 
 
 def exit_code(workers: Sequence[int]) -> int:
@@ -149,10 +153,8 @@ def _work(
             steps.insert(0, ("control streams", partial(_launch_streams, device)))
         for name, launch in steps:
             code = code if _compiled(name, launch) else INVALID
-        for peer in [PeerProvider(found.peer) for found in find() if found.peer is not None]:
-            for case in cases:
-                if peer.unsupported(case, device) is None:
-                    _compiled(f"{case.name} {peer.name}", partial(launch_provider, peer, small(case), device))
+        for found in find():
+            typer.echo(f"worker {number}: {found.facts.name}: {_compile_peer(found, cases, device)}")
     summary = counter.summary()
     if summary is not None:
         typer.echo(
@@ -167,11 +169,26 @@ def _compiled(name: str, launch: Callable[[], None]) -> bool:
     try:
         launch()
     except Exception as error:
-        typer.echo(f"{name}: not compiled ahead: {type(error).__name__}: {first_line(error)}", err=True)
+        typer.echo(f"{name}: {type(error).__name__}: {first_line(error)}", err=True)
         return False
     finally:
         torch.cuda.empty_cache()
     return True
+
+
+def _compile_peer(found: FoundPeer, cases: Sequence[BenchCase], device: torch.device) -> str:
+    """What came of it, for people: its failures are no failure of this program."""
+    if found.peer is None:
+        return found.facts.missing
+    peer = PeerProvider(found.peer)
+    able = [case for case in cases if peer.unsupported(case, device) is None]
+    num_right = sum(_compiled(f"{case.name} {peer.name}", partial(_launch_peer, peer, case, device)) for case in able)
+    return f"{num_right} of {len(able)} cases compiled and right, {len(cases) - len(able)} not for it"
+
+
+def _launch_peer(peer: PeerProvider, case: BenchCase, device: torch.device) -> None:
+    if reason := launch_provider(peer, small(case), device):
+        raise WrongResultError(reason)
 
 
 def launch_all(case: BenchCase, device: torch.device) -> None:
@@ -180,16 +197,21 @@ def launch_all(case: BenchCase, device: torch.device) -> None:
         launch_provider(provider, case, device)
 
 
-def launch_provider(provider: Provider, case: BenchCase, device: torch.device) -> None:
-    """Check a provider and call every op once, on one buffer set, as a measuring process does."""
+def launch_provider(provider: Provider, case: BenchCase, device: torch.device) -> str:
+    """Check a provider and call every op once, on one buffer set, as a measuring process does.
+
+    Returns what its failed checks say; empty when all passed.
+    """
     prepared = provider.prepare(case, device, zlib.crc32(case.name.encode()), 0)
-    prepared.check(Checklist(case.name, provider.name, COMPILED))  # it calls ops with tensors of its own
+    checklist = Checklist(case.name, provider.name, COMPILED)
+    prepared.check(checklist)  # it calls ops with tensors of its own
     for series in prepared.series():
         series.calls[0]()
         if series.restore is not None:
             series.restore()
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+    return failure_reason(checklist.checks)
 
 
 def _launch_streams(device: torch.device) -> None:

@@ -112,3 +112,28 @@ def test_help_names_every_exit_code():
     shown = " ".join(CliRunner().invoke(app, ["--help"]).output.split())
 
     assert "0 all compiled; 2 usage; 3 nothing selected; 4 not all compiled; 5 no GPU, or unfit to fork" in shown
+
+
+def test_of_a_peer_is_said_what_was_right(monkeypatch, capsys):
+    from benchmarks.compile_first import _compile_peer
+    from benchmarks.harness.records import PeerFacts
+    from benchmarks.peers import Tolerance
+    from benchmarks.peers.discovery import FoundPeer
+    from examples.provider import TorchRecurrence
+
+    class Wrong(TorchRecurrence):
+        tolerance = Tolerance(out=1e-9)
+
+        def unsupported(self, case, device):
+            return "bf16" if case.state_dtype == "bf16" else None
+
+    cases = [shrunken(kimi_k3(8, 32, 3, 2.73, dtype)) for dtype in ("fp32", "bf16")]
+    facts, cpu = PeerFacts(name="torch_recurrence", missing="not installed"), torch.device("cpu")
+
+    assert _compile_peer(FoundPeer(facts), cases, cpu) == "not installed"
+    assert (
+        _compile_peer(FoundPeer(facts, TorchRecurrence()), cases, cpu)
+        == "2 of 2 cases compiled and right, 0 not for it"
+    )
+    assert _compile_peer(FoundPeer(facts, Wrong()), cases, cpu) == "0 of 1 cases compiled and right, 1 not for it"
+    assert "WrongResultError: verify out_error" in capsys.readouterr().err
