@@ -79,7 +79,7 @@ SPACES: Mapping[str, Mapping[str, tuple[Mapping[str, Constant], ...]]] = {
             *_grid(BV=(32, 64), BK=(32,), NUM_STAGES=(3,), num_warps=(2, 4)),
         ),
         "async": (
-            *_grid(BV=(64, 128), CHUNK=(32, 64), KEEP=(False, True), num_warps=(4,)),
+            *_grid(BV=(64, 128), CHUNK=(32, 64), KEEP=(False, True), num_warps=(4, 8)),
             *_grid(BV=(128,), CHUNK=(128,), KEEP=(False, True), num_warps=(4, 8)),
             *_grid(BV=(128,), CHUNK=(32, 64), KEEP=(False, True), num_warps=(4,), maxnreg=(128,)),
             *_grid(BV=(128,), CHUNK=(128,), KEEP=(False, True), num_warps=(4,), maxnreg=(168,)),
