@@ -16,6 +16,8 @@ STATE_DTYPES = ("fp32", "bf16")
 # (spec_query_len, mean accepted tokens with the bonus token) -> the public source of that pair.
 _WINDOWS = {
     (1, 1.00): "a step without drafts in an engine set up for speculation",
+    (3, 1.00): "2 drafts, none accepted (vLLM PR 56082)",
+    (3, 3.00): "2 drafts, all accepted (vLLM PR 56082)",
     (3, 2.73): "2 drafts, per position 0.93 and 0.80 on GSM8K (ROCm ATOM PR 1899)",
     (4, 1.00): "3 drafts, none accepted: the least a commit can have to do",
     (4, 3.00): "DSpark, 3 drafts (InferenceX PR 2795)",
@@ -110,6 +112,21 @@ _LEAGUE_ENDS = [(4, 1.00), (4, 4.00), (8, 1.00), (8, 8.00), (9, 1.00), (9, 9.00)
 LEAGUE = "league"
 """The set in which other projects' kernels are measured beside ours."""
 
+# Requests, and windows with accepted tokens, of the commits in vLLM PR 56082 (ci/published/pr56082.py).
+_PUBLISHED_COMMITS: list[tuple[int, list[tuple[int, float]]]] = [
+    (1, [(3, 1.00), (8, 8.00)]),
+    (8, [(8, 1.00), (8, 4.00), (8, 8.00)]),
+    (48, [(8, 1.00), (8, 4.00), (8, 8.00)]),
+    (96, [(3, 1.00), (3, 3.00), (8, 1.00), (8, 4.00), (8, 8.00)]),
+]
+
+_PUBLISHED_FOLDS = [
+    case
+    for num_requests, windows in _PUBLISHED_COMMITS
+    for case in _grid(8, [num_requests], windows)
+    if case.state_dtype == "fp32"
+]
+
 SETS: dict[str, tuple[BenchCase, ...]] = {
     "smoke": tuple(_grid(8, (1, 32), _DSPARK) + _grid(8, (32,), [(3, 2.73)])),
     "pr": tuple(_grid(8, (1, 32, 128), _DSPARK)),
@@ -129,10 +146,14 @@ SETS: dict[str, tuple[BenchCase, ...]] = {
         + _grid(1, (4,), [(8, 4.00)])
     ),
     LEAGUE: tuple(_grid(8, _LEAGUE_BATCHES, [(4, 3.00), *_DSPARK, (9, 4.00), *_LEAGUE_ENDS])),
+    "published": tuple(_grid(8, _LEAGUE_BATCHES, _DSPARK) + _PUBLISHED_FOLDS),
 }
 
-FOLDS_ALONE = frozenset(case.name for case in _grid(8, _LEAGUE_BATCHES, _LEAGUE_ENDS))
-"""Cases of the league in which only what depends on how many tokens are accepted is measured: commits and steps."""
+BESIDE = frozenset({LEAGUE, "published"})
+"""Sets that are there for other projects' kernels: of ours only device times are taken."""
+
+FOLDS_ALONE = frozenset(case.name for case in [*_grid(8, _LEAGUE_BATCHES, _LEAGUE_ENDS), *_PUBLISHED_FOLDS])
+"""Cases of these sets in which only what depends on how many tokens are accepted is measured: commits and steps."""
 
 
 class UnknownNameError(LookupError):

@@ -6,7 +6,7 @@ from typing import cast
 
 import torch
 
-from .cases import FOLDS_ALONE, LEAGUE, BenchCase
+from .cases import BESIDE, FOLDS_ALONE, BenchCase
 from .harness.measure import Samples
 from .harness.nvbench_cold import measure_nvbench_cold
 from .harness.records import Contract
@@ -88,13 +88,13 @@ GRAPH_COLD = DeviceContracts()
 def choose_contracts(text: str | None, case_set: str, *, lean: bool = False) -> DeviceContracts:
     """From a command line's comma-separated list; None for what the set takes by itself, or ``graph-cold`` where lean.
 
-    The league is lean.
+    Sets for other projects' kernels are lean.
 
     Raises:
         UnknownContractError: a name that is none; the message names those there are.
     """
-    lean = lean or case_set == LEAGUE
-    folds_alone = FOLDS_ALONE if case_set == LEAGUE else frozenset[str]()
+    lean = lean or case_set in BESIDE
+    folds_alone = FOLDS_ALONE if case_set in BESIDE else frozenset[str]()
     if text is None:
         cold_cases = frozenset() if lean else DEFAULT_CASES.get(case_set, frozenset())
         return DeviceContracts(cold_cases=cold_cases, lean=lean, folds_alone=folds_alone)

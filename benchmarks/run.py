@@ -36,7 +36,7 @@ app = CommandLine(add_completion=False, rich_markup_mode=None, pretty_exceptions
 @app.command(epilog=EXAMPLE)
 def run(
     case_set: Annotated[
-        str | None, typer.Option("--set", help="Set of cases: smoke, pr, nightly, roofline or league.")
+        str | None, typer.Option("--set", help="Set of cases: smoke, pr, nightly, roofline, league or published.")
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="JSON file of the record; its samples go beside it as Parquet.")

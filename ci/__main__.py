@@ -81,7 +81,9 @@ def doctor(
 def nightly(  # the options are the documentation
     case_set: Annotated[
         str | None,
-        typer.Option("--set", help="Set of cases: smoke, pr, nightly, roofline or league (benchmarks/cases.py)."),
+        typer.Option(
+            "--set", help="Set of cases: smoke, pr, nightly, roofline, league or published (benchmarks/cases.py)."
+        ),
     ] = None,
     pattern: Annotated[str, typer.Option("--case", metavar="GLOB", help="Only cases whose names match.")] = "*",
     show_list: Annotated[bool, typer.Option("--list", help="Print the cases (without --set of all) and end.")] = False,

@@ -154,11 +154,15 @@ def backfill(
 
 @app.command(
     epilog="Examples: python -m ci reproduce latest; python -m ci reproduce 1ca701 --case '*_b32_*' --op verify --run; "
-    "python -m ci reproduce out/gate"
+    "python -m ci reproduce out/gate; python -m ci reproduce pr51855 --gpu-model nvidia-h200"
 )
 def reproduce(
     what: Annotated[
-        str, typer.Argument(help="A night's or record's id or its end, a commit, latest~N; a gate's folder.")
+        str,
+        typer.Argument(
+            help="A night's or record's id or its end, a commit, latest~N; a gate's folder; or a published table: "
+            "pr51855, pr52993 or pr56082."
+        ),
     ],
     case: CaseGlob = "*",
     metric: Annotated[str, typer.Option(metavar="GLOB", help="device_us, out_error, cache_bytes, ...")] = "*",
@@ -170,13 +174,24 @@ def reproduce(
 ) -> None:
     """Print the commands that measure again what a verdict is about: of a night its most urgent one that fits.
 
+    Of a published table all of it, with what the newest nights have of it beside: each cell with its source, and
+    whether its trend holds on this card.
+
     A change of time is measured as a gate between the base night's commit and the night's; a failed check with the seed
     of a process in which it failed, in a checkout of that commit; a gate's folder is judged again and measured anew.
     What this machine has otherwise is told first. 0: printed; 3: no such thing; with --run 5 on another GPU model.
     """
     with errors(as_json):
+        from ci.published import tables
+
         from . import reproduce as command
 
+        if what in tables.TABLES:
+            if execute:
+                raise typer.Exit(command.run(tables.again(what)))
+            shown = tables.table(_read(stores), what, gpu_model)
+            print_json(tables.as_json(shown)) if as_json else tables.show(shown, Console())
+            raise typer.Exit(0)
         history = None if Path(what).is_dir() else _read(stores)
         found = command.reproduce(history, what, case=case, metric=metric, op=op, gpu_model=gpu_model)
         print_json(command.as_json(found)) if as_json else command.show(found, Console(stderr=execute))

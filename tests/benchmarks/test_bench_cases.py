@@ -67,13 +67,13 @@ def test_globs_with_commas_select_what_any_of_them_matches_and_each_must_match_s
 
 def test_an_unknown_set_is_refused_with_the_known_ones():
     with pytest.raises(
-        UnknownNameError, match=r"--set: expected one of smoke, pr, nightly, roofline, league, got 'nighly'"
+        UnknownNameError, match=r"--set: expected one of smoke, pr, nightly, roofline, league, published, got 'nighly'"
     ):
         select("nighly")
 
 
 def test_an_unknown_case_is_refused_with_the_set_that_has_it():
-    with pytest.raises(UnknownNameError, match="it is in set pr, nightly, league; known: kimi_k3_tp8_b1_t8"):
+    with pytest.raises(UnknownNameError, match="it is in set pr, nightly, league, published; known: kimi_k3_tp8_b1_t8"):
         select("smoke", "kimi_k3_tp8_b128_t8_a3.84_fp32")
 
 

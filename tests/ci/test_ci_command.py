@@ -81,7 +81,9 @@ def test_all_but_list_need_a_set_and_say_so(no_process, option):
     result = invoke("nightly", option)
 
     assert result.exit_code == Exit.USAGE
-    assert "--set: expected one of smoke, pr, nightly, roofline, league; --list without --set" in result.output
+    assert (
+        "--set: expected one of smoke, pr, nightly, roofline, league, published; --list without --set" in result.output
+    )
 
 
 def test_dry_run_says_what_would_run_and_starts_nothing(no_process, tmp_path):

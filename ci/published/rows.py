@@ -1,0 +1,101 @@
+"""A row of a published table: their figure, what stands for it on this card, and whether the trend holds."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from benchmarks.cases import KIMI_K3_LAYERS as LAYERS
+
+from .recorded import Asked, Found, Recorded
+
+EMPTY = "–"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """``theirs`` is of the published project's kernels as released, ``ours`` of this repository, both on this card.
+
+    Attributes:
+        verdict: holds, does not hold, exact, differs, shown (another card's time: nothing to hold) or not measured,
+            with the reason where it is not plain.
+    """
+
+    what: str
+    published: str
+    source: str
+    theirs: str
+    ours: str
+    verdict: str
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """Something formed from recorded times in µs, and how it is written."""
+
+    asked: tuple[Asked, ...]
+    form: Callable[..., float]
+    write: Callable[[float], str]
+
+    def on(self, recorded: Recorded) -> tuple[float, Found] | None:
+        found = recorded.of(*self.asked)
+        return (self.form(*found.us), found) if found else None
+
+
+def compared(
+    recorded: Recorded,
+    what: str,
+    published: float,
+    source: str,
+    theirs: Quantity,
+    ours: Quantity,
+    holds: Callable[[float, float], bool] | None = None,
+) -> Row:
+    """A row of two quantities.
+
+    Args:
+        holds: whether theirs here follows what was published; None where there is nothing to follow.
+    """
+    here, own = theirs.on(recorded), ours.on(recorded)
+    if here is None:
+        verdict = "not measured"
+    elif holds is None:
+        verdict = "shown"
+    else:
+        verdict = "holds" if holds(published, here[0]) else "does not hold"
+    shown = theirs.write(here[0]) if here else EMPTY
+    return Row(what, theirs.write(published), source, shown, ours.write(own[0]) if own else EMPTY, verdict)
+
+
+def exact(what: str, published: float, source: str, computed: float, write: Callable[[float], str]) -> Row:
+    """A figure that is computed: it is the published one, as far as that was written out, or it is not."""
+    verdict = "exact" if write(published) == write(computed) else "differs"
+    return Row(what, write(published), source, EMPTY, write(computed), verdict)
+
+
+def not_measured(what: str, published: str, source: str, why: str) -> Row:
+    return Row(what, published, source, EMPTY, EMPTY, f"not measured: {why}")
+
+
+def same_side(of: float) -> Callable[[float, float], bool]:
+    """Both above ``of``, or both below."""
+    return lambda published, here: (published > of) == (here > of)
+
+
+def ms(us: float) -> str:
+    return f"{us / 1e3:.3f} ms"
+
+
+def micros(us: float) -> str:
+    return f"{us:.1f} us"
+
+
+def times(ratio: float) -> str:
+    return f"{ratio:.2f} x"
+
+
+def percent(value: float) -> str:
+    return f"{value:+.2f} %"
+
+
+def all_layers(*us: float) -> float:
+    """Of one layer's time that of all."""
+    return LAYERS * us[0]
