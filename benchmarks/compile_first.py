@@ -17,7 +17,7 @@ from typing import Annotated
 import torch
 import typer
 
-from .cases import FOLDS_ALONE, BenchCase, NothingSelectedError, UnknownNameError, select
+from .cases import BenchCase, NothingSelectedError, UnknownNameError, select
 from .checks import COMPILED, Checklist, failure_reason, first_line
 from .harness.clean_parent import NotCleanError, require_clean
 from .harness.command_line import CommandLine, ProviderOption, ProvidersOption
@@ -61,10 +61,9 @@ def run(
         typer.echo(str(error), err=True)
         codes = {UnknownNameError: USAGE, NothingSelectedError: MISSING}
         raise typer.Exit(codes.get(type(error), BROKEN)) from None
-    cases = [one for one in cases if one.name not in FOLDS_ALONE] or cases  # they compile nothing of their own
-    shares = share_out(cases, workers or default_workers())
-    parent = os.getpid()
     followed = CASES.get(case_set, frozenset())
+    shares = share_out(distinct(cases, followed), workers or default_workers())
+    parent = os.getpid()
     find = partial(find_peers, providers, provider or ())  # in the workers: other people's imports may start threads
     children = [_fork(partial(_work, parent, number, share, followed, find)) for number, share in enumerate(shares)]
     codes_seen = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
@@ -87,6 +86,16 @@ def exit_code(workers: Sequence[int]) -> int:
 def default_workers() -> int:
     """Half of the cores this process may use, at most ``MAX_WORKERS``."""
     return max(1, min(MAX_WORKERS, len(os.sched_getaffinity(0)) // 2))
+
+
+def distinct(cases: Sequence[BenchCase], followed: frozenset[str]) -> list[BenchCase]:
+    """Of cases that differ in acceptance alone one, for the others compile nothing of their own; all ``followed``."""
+    kept: dict[tuple[object, ...], BenchCase] = {}
+    for case in sorted(cases, key=lambda one: one.name not in followed):
+        own = (case.shape, case.num_requests, case.state_dtype)
+        if case.name in followed or own not in kept:
+            kept[own if own not in kept else (*own, case.name)] = case
+    return list(kept.values())
 
 
 def share_out(cases: Sequence[BenchCase], num_workers: int) -> list[list[BenchCase]]:

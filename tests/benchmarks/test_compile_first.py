@@ -9,7 +9,7 @@ import torch
 from typer.testing import CliRunner
 
 from benchmarks.cases import SETS, kimi_k3
-from benchmarks.compile_first import app, exit_code, launch_all, share_out, small
+from benchmarks.compile_first import app, distinct, exit_code, launch_all, share_out, small
 from benchmarks.cpu_process import shrunken
 
 ROOT = Path(__file__).parents[2]
@@ -23,6 +23,17 @@ def test_every_case_is_compiled_by_one_worker_and_kernels_are_shared_within_it()
     assert sum(map(len, families)) == len(set().union(*families))
     # The family of the seven batches and three acceptances of TP8 in fp32 is one worker's, and the largest.
     assert max(map(len, shares)) == 10
+
+
+def test_acceptance_compiles_nothing_of_its_own():
+    league, published = (distinct(SETS[name], frozenset()) for name in ("league", "published"))
+    likely, all_ = kimi_k3(8, 32, 8, 3.84, "fp32"), kimi_k3(8, 32, 8, 8.0, "fp32")
+
+    assert len(league) == 24
+    assert {case.num_requests for case in published if case.shape.spec_query_len == 3} == {1, 96}
+    assert distinct([all_, likely], frozenset()) == [all_]
+    assert distinct([all_, likely], frozenset({likely.name})) == [likely]
+    assert distinct([all_, likely], frozenset({likely.name, all_.name})) == [all_, likely]
 
 
 def test_no_worker_is_idle():
