@@ -69,11 +69,11 @@ def judge(tonight: Tonight, base: Base | None, policy: Policy, before: Night | N
     found.doubts += mixtures(tonight.records)
     found.doubts += control_doubts(tonight.records, base.records if base else (), statistics.control_limit_pct)
     ranked += _judge_series(
-        tonight, base, thresholds, {(c[0].case, c[0].provider): c[0] for c in failed.values()}, found
+        tonight, base, thresholds, {(c[0].case, c[0].provider): c[0] for c in failed.values()}, others, found
     )
     ranked = [(_never_failing(v) if v.provider in others else v, strength) for v, strength in ranked]
     ranked = _apply_known(ranked, tonight, policy.known, before, found)
-    found.verdicts = [verdict for verdict, _ in sorted(ranked, key=lambda pair: _rank(*pair))]
+    found.verdicts = [v for v, _ in sorted(ranked, key=lambda pair: (pair[0].provider in others, *_rank(*pair)))]
     found.code = _exit(tonight, found)
     return found
 
@@ -101,9 +101,14 @@ def _leave_unsound_out(tonight: Tonight, statistics: Statistics, found: Findings
 
 
 def _judge_series(
-    tonight: Tonight, base: Base | None, thresholds: Thresholds, blocked: dict[tuple[str, str], Check], found: Findings
+    tonight: Tonight,
+    base: Base | None,
+    thresholds: Thresholds,
+    blocked: dict[tuple[str, str], Check],
+    others: frozenset[str],
+    found: Findings,
 ) -> list[tuple[Verdict, float]]:
-    # Verdicts with the strength of their evidence.
+    # Verdicts with the strength of their evidence; what others leave out is not told case by case.
     num_requests = {
         c.name: c.num_requests for r in (*(base.records if base else ()), *tonight.records) for c in r.cases
     }
@@ -115,12 +120,14 @@ def _judge_series(
         m = item.example
         limits = thresholds.limits_for(m.key, num_requests=num_requests.get(m.case, 0), gpu_model=gpu_model)
         if item.skip_reason is not None and item.base is None:
-            skipped[m.case, item.skip_reason] += 1
+            skipped[m.case, item.skip_reason] += m.provider not in others
         elif trouble := item.trouble(blocked.get((m.case, m.provider))):
             result.append((_verdict(item, Judgement(*trouble), limits), 0.0))
         else:
             judgeable.append((item, Series(item.values, item.base, limits, item.exact)))
-    found.notes += [f"{case}: {n} series skipped by every process: {why}" for (case, why), n in sorted(skipped.items())]
+    found.notes += [
+        f"{case}: {n} series skipped by every process: {why}" for (case, why), n in sorted(skipped.items()) if n
+    ]
     judgements = judge_night([series for _, series in judgeable], rate=thresholds.statistics.false_discovery_rate)
     for (item, series), judgement in zip(judgeable, judgements, strict=True):
         result.append((_verdict(item, judgement, series.limits), judgement.strength))

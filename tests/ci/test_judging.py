@@ -594,3 +594,16 @@ def test_a_peer_of_the_base_night_alone_is_not_missed():
 
     (verdict,) = [v for v in found.verdicts if v.provider == "theirs"]
     assert (verdict.verdict, verdict.gated, found.code) == ("missing", False, Exit.PASS)
+
+
+def test_peers_stand_behind_ours_and_what_they_leave_out_is_not_told_case_by_case():
+    peers = [records.PeerFacts(name="theirs")]
+    measurements = [
+        timed(100.0),
+        timed(None, provider="theirs", status="failed", reason="wrong"),
+        timed(None, provider="theirs", op="commit", status="skipped", reason="bf16 alone"),
+    ]
+    found = judged([make_record(measurements, peers=peers) for _ in QUIET])
+
+    assert [(v.provider, v.verdict) for v in found.verdicts] == [("recoverssm", "new"), ("theirs", "invalid")]
+    assert (found.code, [note for note in found.notes if "skipped" in note]) == (Exit.PASS, [])
