@@ -9,9 +9,9 @@ from reports.derive import Figure, Processes, Series
 from reports.sources import CPU, History
 
 OWN = {
-    "recoverssm": "RecoverSSM, this repository",
-    "full_state": "full state, this repository",
-    "torch": "the reference, float64 torch",
+    "recoverssm": PeerFacts(name="recoverssm", title="RecoverSSM, this repository", scheme="recoverssm"),
+    "full_state": PeerFacts(name="full_state", title="full state, this repository", scheme="full_state"),
+    "torch": PeerFacts(name="torch", title="the reference, float64 torch", scheme="recoverssm"),
 }
 OPS = ("verify", "commit", "step", "conv")
 PARTS = {"commit": "commit_state"}
@@ -36,8 +36,9 @@ class Entry:
 
     @property
     def title(self) -> str:
-        """For people, with the version."""
-        return f"{self.facts.title or self.name} {self.facts.version}".strip()
+        """For people, with the version behind the project: "vLLM 0.33.0, full state"."""
+        project, comma, kernel = (self.facts.title or self.name).partition(", ")
+        return f"{project} {self.facts.version}".strip() + comma + kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,7 @@ class League:
         """Ours first, then the others in the order of the records; those that are missing are left out."""
         own = ["torch"] if self.on_cpu else ["recoverssm", "full_state"]
         others = [Entry(facts) for facts in self.peers if not facts.missing]
-        return [*(Entry(PeerFacts(name=name, title=OWN[name])) for name in own), *others]
+        return [*(Entry(OWN[name]) for name in own), *others]
 
     @property
     def missing(self) -> list[PeerFacts]:

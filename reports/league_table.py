@@ -64,8 +64,8 @@ def _caption(league: League, cases: Sequence[Case], *, has_parts: bool) -> str:
         f"{example.spec_query_len} tokens a window and {example.mean_accepted:g} accepted; `graph-cold`, "
         f"{num_processes} process{'' if num_processes == 1 else 'es'}, errors against float64.",
         f"{PART}: without all parts of a commit." if has_parts else "",
-        *(f"Not measured: {facts.title or facts.name} ({facts.missing})." for facts in league.missing),
-        "All batches, windows and acceptances, versions and sources: the page *League*. "
+        f"Not measured: {'; '.join(facts.title or facts.name for facts in league.missing)}." if league.missing else "",
+        "Reasons, sources, all batches, windows and acceptances: the page *League*. "
         f"Rules: [docs/peers.md](docs/peers.md). From night `{league.night.id}`.",
     ]
     return " ".join(part for part in said if part)

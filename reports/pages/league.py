@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from benchmarks.harness.records import Case
+from benchmarks.harness.records import Case, PeerFacts
 from reports import text
 from reports.covering import raw_cells
 from reports.document import Cell, Document, Fold, Head, Section, Table, cells, heads
@@ -22,8 +22,10 @@ SCHEMES = {
     "recoverssm": "one state and records",
     "full_state": "a state after every token",
     "last_state": "the last state alone",
-    "": "ours",
+    "": text.MISSING,
 }
+PART = "†"
+LIMITS = {"out": ("out",), "u": ("correction",), "state": ("state_fp32", "state_bf16")}
 
 
 def load(site: Site) -> Content:
@@ -80,41 +82,27 @@ def _defeats(league: League) -> Table:
 def _kernels(league: League) -> Table:
     rows = []
     for entry in league.entries:
-        facts, untimed = entry.facts, league.untimed(entry)
-        limits = ", ".join(f"{name} {value:g}" for name, value in facts.tolerance.items())
-        why = "; ".join(f"{reason} ({count} case{'s' if count > 1 else ''})" for reason, count in untimed.items())
-        tolerance = Cell(limits or text.MISSING, hint=facts.tolerance_reason)
-        rows.append(
-            cells(
-                entry.title,
-                SCHEMES.get(facts.scheme, facts.scheme),
-                errors_text(league.errors(entry)),
-                tolerance,
-                facts.covers or text.MISSING,
-                facts.licence or text.MISSING,
-                facts.source or text.MISSING,
-                Cell(why or "measured", tone="warn" if why else ""),
-            )
-        )
+        reasons = [f"{why} ({count} case{'s' if count > 1 else ''})" for why, count in league.untimed(entry).items()]
+        said = Cell("; ".join(reasons), tone="warn") if reasons else Cell("measured")
+        rows.append(_kernel(entry.title, said, entry.facts, errors_text(league.errors(entry))))
     for facts in league.missing:
-        blank = [text.MISSING] * 2
         said = Cell(f"not measured: {facts.missing}", tone="warn")
-        scheme = SCHEMES.get(facts.scheme, "") if facts.scheme else text.MISSING
-        rows.append(
-            cells(
-                facts.title or facts.name,
-                scheme,
-                *blank,
-                facts.covers or text.MISSING,
-                facts.licence or text.MISSING,
-                facts.source or text.MISSING,
-                said,
-            )
-        )
+        rows.append(_kernel(facts.title or facts.name, said, facts, text.MISSING))
     columns = heads(
-        "kernel", "keeps", "largest errors", "its tolerance", "~covers", "licence", "~source", "~state in this night"
+        "kernel", "keeps", "~in this night", "largest errors", "its tolerance", "~covers", "licence", "~source"
     )
     return Table("Kernels", columns, tuple(rows))
+
+
+def _kernel(title: str, said: Cell, facts: PeerFacts, errors: str) -> tuple[Cell, ...]:
+    limits = [
+        f"{name} {' or '.join(f'{facts.tolerance[key]:g}' for key in keys)}"
+        for name, keys in LIMITS.items()
+        if all(key in facts.tolerance for key in keys)
+    ]
+    tolerance = Cell(", ".join(limits) or text.MISSING, hint=facts.tolerance_reason)
+    rest = (facts.covers, facts.licence, facts.source)
+    return cells(title, SCHEMES[facts.scheme], said, errors, tolerance, *(one or text.MISSING for one in rest))
 
 
 def _window(league: League, slug: str, title: str, cases: Sequence[Case]) -> Section:
@@ -148,12 +136,13 @@ def _table(league: League, op: str, accepted: float, cases: Sequence[Case]) -> T
         for entry in league.entries
         if any(league.standing(entry, op, case.name).figure.n for case in cases)
     ]
-    return Table(f"{OP_TITLES[op]}, {_accepted(accepted)}", columns, tuple(rows))
+    note = f"{PART}: without all parts of a commit; a state alone is held against ours alone." if op == "commit" else ""
+    has_parts = any(league.is_partial(entry, op) for entry in league.entries)
+    return Table(f"{OP_TITLES[op]}, {_accepted(accepted)}", columns, tuple(rows), note if has_parts else "")
 
 
 def _name(league: League, entry: Entry, op: str) -> Cell:
-    partial = " (without all parts of a commit)" if league.is_partial(entry, op) else ""
-    return Cell(entry.title + partial, hint=entry.facts.covers)
+    return Cell(f"{entry.title} {PART}" if league.is_partial(entry, op) else entry.title, hint=entry.facts.covers)
 
 
 def _time(league: League, entry: Entry, op: str, case: Case) -> Cell:

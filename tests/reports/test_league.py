@@ -112,10 +112,10 @@ def test_every_kernel_says_its_errors_tolerance_and_why_it_has_no_time(league):
     rows = {row[0]: [plain(cell) for cell in row[1:]] for row in texts(table(document, "Kernels"))}
 
     assert rows["Ring 1.2"] == [
-        "one state and records", "out 2.1e-3", "out 0.003", "replays inputs", "MIT", "its wheel", "measured",
+        "one state and records", "measured", "out 2.1e-3", "out 0.003", "replays inputs", "MIT", "its wheel",
     ]  # fmt: skip
-    assert rows["Chunk 1.2"][-1] == "skipped: too many requests (1 case)"
-    assert rows["Gone"][-1] == "not measured: not installed: pip install gone"
+    assert rows["Chunk 1.2"][1] == "skipped: too many requests (1 case)"
+    assert rows["Gone"][1] == "not measured: not installed: pip install gone"
 
 
 def test_a_table_of_an_op_has_a_line_for_each_kernel_that_has_it(league):
@@ -125,7 +125,7 @@ def test_a_table_of_an_op_has_a_line_for_each_kernel_that_has_it(league):
     assert [head.label for head in found.heads] == ["kernel", "B = 1, fp32", "B = 32, fp32"]
     assert texts(found) == [
         ["RecoverSSM, this repository", "40.0", "900.0"],
-        ["Ring 1.2 (without all parts of a commit)", "–", "800.0 (0.91 ×)"],
+        ["Ring 1.2 †", "–", "800.0 (0.91 ×)"],
     ]
 
 
@@ -140,7 +140,7 @@ def test_the_readme_says_what_is_lost_then_all_kernels_then_what_is_missing(leag
     assert lines[5].startswith("| full state, this repository | 60.0 / – / 4,200 |")
     assert len([line for line in lines if line.startswith("| ")]) == 5  # no line for a kernel without any number
     assert lines[6] == "| Ring 1.2 | 48.3 / 800.0† / 4,400† | out 2.1e-3 |"
-    assert "Not measured: Gone (not installed: pip install gone)." in lines[-1]
+    assert "Not measured: Gone." in lines[-1]
     assert "†: without all parts of a commit." in lines[-1]
     assert league_table(league, ["*_t16_*"]) is None
 
@@ -191,3 +191,10 @@ def test_a_night_without_a_gpu_shows_the_adapter_at_work():
 
 def test_without_a_league_the_page_says_how_to_measure_one():
     assert "--set league --providers all" in PAGE.load(Site(History(), None)).missing
+
+
+def test_a_version_stands_behind_the_project():
+    facts = records.PeerFacts(name="x", title="vLLM, full state", version="0.33.0")
+
+    assert Entry(facts).title == "vLLM 0.33.0, full state"
+    assert Entry(records.PeerFacts(name="x")).title == "x"
