@@ -30,5 +30,5 @@ def test_a_provider_in_one_file_appears_in_the_table_with_one_command(tmp_path):
     assert "provider.py:Nobody was not measured: AttributeError" in said
     page = (tmp_path / "l.md").read_text()
     verify = page.split("### Verify of one layer, 3.84 accepted")[1].split("###")[0]
-    assert "torch, token by token" in verify
+    assert "token by token" in verify
     assert "provider.py:Nobody" in page
