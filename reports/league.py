@@ -161,7 +161,8 @@ class League:
 
 def league_of(history: History, gpu_model: str) -> League | None:
     """The newest night of the set ``league`` that asked for peers, else of any set; None where none did."""
-    nights = [night for night in history.of(gpu_model) if any(r.peers for r in history.processes(night).records)]
+    records = history.records
+    nights = [n for n in history.of(gpu_model) if any(i in records and records[i].peers for i in n.records)]
     nights = [night for night in nights if night.case_set == "league"] or nights
     if not nights:
         return None

@@ -21,6 +21,7 @@ from ci.config import load_nightly
 from ci.exits import BrokenEnvironmentError, Exit, MissingDataError, UsageError
 from ci.gpus import Gpu
 from ci.history.verify import verify
+from ci.succession import Succession
 from tests.ci.nights import CASE, CONTROLS, QUIET, exact, make_record, make_records, timed
 
 
@@ -90,6 +91,18 @@ def test_each_process_gets_a_seed_of_its_own_and_the_same_command(fake_night):
     seeds = [line.split()[1] for line in fake_night.started]
     assert len(set(seeds)) == 5
     assert {line.split(" ", 2)[2] for line in fake_night.started} == {"smoke kimi* fedcba98 "}
+
+
+def test_other_projects_kernels_are_asked_for_in_every_process_wherever_it_starts(fake_night, monkeypatch):
+    seen = []
+    monkeypatch.setattr(Succession, "run", lambda self, starter, record, arguments: seen.append(arguments) or "not run")
+    monkeypatch.chdir(fake_night.tmp)
+
+    fake_night.run(providers="vllm_native,fla_chunk", provider_files=["mine.py:Mine"], processes=1)
+
+    ((*_, first, names, second, file),) = seen
+    assert (first, names, second) == ("--providers", "vllm_native,fla_chunk", "--provider")
+    assert file == f"{fake_night.tmp.resolve()}/mine.py:Mine"
 
 
 def test_regression_exits_1_and_is_no_base_for_the_next_night(fake_night):
