@@ -66,7 +66,7 @@ def test_build_of_markdown_writes_one_file_with_the_pages_asked_for(golden_store
     ("options", "words"),
     [
         (["--page", "about"], "--format markdown"),
-        (["--format", "markdown", "--page", "index"], "expected some of gpus"),
+        (["--format", "markdown", "--page", "index"], "expected some of league, gpus"),
         (["--trust", "nowhere"], "--trust: expected a folder of trust records"),
     ],
 )
