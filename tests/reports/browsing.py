@@ -8,6 +8,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
+FULLEST = {  # the state of golden pages that shows the most of them
+    "series": "#gpu=nvidia-h200&night=20260104T020000Z-h200-abc123",
+    "regressions": "#show=all",
+}
+
 
 @contextmanager
 def opened(
@@ -30,6 +35,16 @@ def opened(
     yield page
     page.close()
     assert problems == []
+
+
+def whole(page: "Page") -> "Page":
+    """The page with everything folded out and every figure drawn."""
+    page.wait_for_load_state("networkidle")
+    page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+    for chart in page.locator("main [data-chart]:visible").all():
+        chart.scroll_into_view_if_needed()
+        chart.locator(".main-svg, p").first.wait_for(state="attached")
+    return page
 
 
 def is_local(url: str) -> bool:
