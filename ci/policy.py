@@ -175,16 +175,20 @@ class Aliases(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
             case = new[case]
         return case
 
+    def names(self, present: Collection[str]) -> dict[str, str]:
+        """Today's name of each of these; an old name is left out where the new one is there too."""
+        return {name: now for name in present if (now := self.now(name)) == name or now not in present}
+
     def renamed(self, record: Record) -> Record:
         """The record with today's names of its cases; what it holds under both names counts under the new one."""
         present = {case.name for case in record.cases} | {m.case for m in record.measurements}
-        names = {name: self.now(name) for name in present if name == self.now(name) or self.now(name) not in present}
+        names = self.names(present)
         if names == {name: name for name in present}:
             return record
         return replace(
             record,
             cases=[replace(c, name=names[c.name]) for c in record.cases if c.name in names],
-            checks=[replace(c, case=self.now(c.case)) for c in record.checks if c.case in names],
+            checks=[replace(c, case=names[c.case]) for c in record.checks if c.case in names],
             measurements=[replace(m, case=names[m.case]) for m in record.measurements if m.case in names],
         )
 

@@ -131,10 +131,9 @@ def _series_table(case: str, night: Night, processes: Processes) -> dict[str, An
 
 
 def _series_row(case: str, series: Series, processes: Processes, verdict: Verdict | None) -> list[str]:
-    measured = [item for item in processes.measurements(series, case) if item is not None]
-    unit = measured[0].unit if measured else verdict.unit if verdict else ""
+    line = processes.line(series, case)
+    unit = line.unit if line else verdict.unit if verdict else ""
     figure = processes.figure(series, case)
-    moved = [(item.read_bytes or 0) + (item.write_bytes or 0) for item in measured if item.read_bytes is not None]
     return [
         series.op,
         series.provider,
@@ -145,7 +144,7 @@ def _series_row(case: str, series: Series, processes: Processes, verdict: Verdic
         text.span(figure, unit),
         str(figure.n) if figure.n == len(processes.records) else f"{figure.n} of {len(processes.records)}",
         text.MISSING if series.contract == "exact" else text.percent(figure.sd_pct, digits=2),
-        text.size(moved[0]) if moved else text.MISSING,
+        text.size(line.moved_bytes) if line and line.read_bytes is not None else text.MISSING,
         text.percent(processes.roofline_pct(series, case).median),
         text.percent(processes.control_pct(series, case).median),
     ]

@@ -179,8 +179,7 @@ REFERENCE_COLUMNS = (
 def rows_of(night: Night, processes: Processes, columns: Sequence[Column]) -> list[Row]:
     """One row per case that the night's records or verdicts name, in natural order of names."""
     cases = {case.name: case for record in processes.records for case in record.cases}
-    named = {item.case for record in processes.records for item in record.measurements}
-    named |= {check.case for record in processes.records for check in record.checks}
+    named = {*processes.cases(), *(check.case for check in processes.all_checks)}
     named |= {verdict.case for verdict in night.verdicts}
     names = sorted(named - {""} | set(cases), key=text.natural_key)
     return [_row(name, cases.get(name), night, processes, columns) for name in names]

@@ -10,6 +10,7 @@ import typer
 from benchmarks.harness.closed_pipes import outlive_readers
 from benchmarks.harness.command_line import CommandLine
 from benchmarks.harness.errors import StoreError
+from reports.digests import Digests
 from reports.sources import History, read_stores
 from reports.trust_records import TRUST_FOLDER, Trust, read_trust
 
@@ -38,9 +39,9 @@ def _fail(message: object, code: int) -> NoReturn:
     raise typer.Exit(code)
 
 
-def _open(stores: list[str]) -> History:
+def _open(stores: list[str], digests: Digests | None = None) -> History:
     try:
-        history = read_stores(stores)
+        history = read_stores(stores, digests)
     except FileNotFoundError as error:
         _fail(error, USAGE)
     except StoreError as error:
@@ -78,6 +79,10 @@ def build(
         list[str] | None, typer.Option(help="With Markdown: a page of tables to append, more than once.")
     ] = None,
     trust: Annotated[Path, typer.Option(help="Folder of trust records (ci calibrate score).")] = TRUST_FOLDER,
+    cache: Annotated[
+        Path | None,
+        typer.Option(help="Folder of what the next build need not read or write again; beside the site when left out."),
+    ] = None,
     public: Annotated[
         bool, typer.Option("--public", help="Leave out the raw records: they name card and host in full.")
     ] = False,
@@ -89,17 +94,23 @@ def build(
     Example: `python -m reports build --store reports/history --store .nights --out site`;
     `python -m reports build --store reports/history --format markdown --page trust --out summary.md`
     """
+    from reports.kept import Kept
     from reports.site import ForeignFolderError, build_site
 
     if page and form == "html":
         _fail("--page: the site has every page; expected --format markdown beside it", USAGE)
-    history, records = _open(store), _open_trust(trust)
+    cache = cache or out.with_name(f".{out.name}.cache")
+    digests = Digests(cache / "digests" if form == "html" else None)
+    history, records = _open(store, digests), _open_trust(trust)
     damaged = bool(history.damaged or records.damaged)
     if form == "markdown":
         _write_summary(history, records, out, page or [])
         raise typer.Exit(INVALID if damaged else OK)
     try:
-        built = build_site(history, out, trust=records, raw=not public)
+        kept = Kept(cache / "parts.json")
+        built = build_site(history, out, trust=records, raw=not public, kept=kept)
+        digests.save()
+        kept.save()
     except ForeignFolderError as error:
         _fail(error, USAGE)
     except ModuleNotFoundError as error:

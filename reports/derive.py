@@ -6,13 +6,16 @@ minute) and only then is the median over processes taken, with the smallest and 
 
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import cached_property
+from math import isnan, nan
+from typing import Literal, NamedTuple, get_args
 
-from benchmarks.harness.records import Check, Contract, Environment, Measurement, Night, Record, Verdict
+from benchmarks.harness.records import Check, Contract, Environment, Night, Verdict
+from reports.process import Key, Line, Process, Shape
 
-Key = tuple[str, str, str, str, str]  # metric, op, provider, case, contract
+ColumnName = Literal["values", "roofline_pct", "control_pct"]
 
 
 class Series(NamedTuple):
@@ -105,43 +108,87 @@ class Headline:
 
 
 class Processes:
-    """The records of one night, one per measuring process, indexed by series and case."""
+    """The processes of one night, or of one commit of a backfill, in order of time."""
 
-    def __init__(self, records: Sequence[Record]) -> None:
+    def __init__(self, records: Sequence[Process], checks_of: Callable[[str], Sequence[Check]] = lambda _: ()) -> None:
+        """``checks_of``: the checks of a record, by its id."""
         self.records = sorted(records, key=lambda record: record.created_utc)
-        keys: dict[Key, Key] = {}  # equal ones of several processes, once
-        self._by_key = [
-            {keys.setdefault(item.key, item.key): item for item in record.measurements} for record in self.records
-        ]
+        self._columns = [record.columns for record in self.records]
+        self._arrays = {name: [getattr(columns, name) for columns in self._columns] for name in get_args(ColumnName)}
+        self._alike = self._columns[0].shape if len(self.shapes) == 1 else None  # as nearly always
+        self._checks_of = checks_of
+
+    @property
+    def shapes(self) -> list[Shape]:
+        """Each once, in order of first appearance."""
+        return list({id(columns.shape): columns.shape for columns in self._columns}.values())
+
+    def lines(self) -> dict[Key, Line]:
+        """Every series that any process has, as its first process has it."""
+        return {line.key: line for shape in reversed(self.shapes) for line in shape.lines}
+
+    def cases(self) -> list[str]:
+        """Names of the cases that anything was measured or computed of."""
+        return list(dict.fromkeys(line.case for shape in self.shapes for line in shape.lines))
 
     def series_of(self, case: str) -> list[Series]:
-        """Every series that any process has for this case, in the order of first appearance."""
-        items = [item for by_key in self._by_key for item in by_key.values() if item.case == case]
-        return list(dict.fromkeys(Series(item.metric, item.op, item.provider, item.contract) for item in items))
+        """Every series that any process has for this case."""
+        lines = [line for shape in self.shapes for line in shape.lines if line.case == case]
+        return list(dict.fromkeys(Series(line.metric, line.op, line.provider, line.contract) for line in lines))
 
-    def measurements(self, series: Series, case: str) -> list[Measurement | None]:
-        """One entry per process, None where the process does not have the series."""
-        key = (series.metric, series.op, series.provider, case, series.contract)
-        return [by_key.get(key) for by_key in self._by_key]
+    def line(self, series: Series, case: str) -> Line | None:
+        """A series as its first process has it that says what one call moves; without such a one, its first."""
+        key = _key(series, case)
+        places = ((shape, shape.places.get(key)) for shape in self.shapes)
+        found = [shape.lines[place] for shape, place in places if place is not None]
+        return next((line for line in found if line.read_bytes is not None), found[0] if found else None)
+
+    def values(self, series: Series, case: str, name: ColumnName = "values") -> list[float]:
+        """One per process, NaN where it has no valid one."""
+        key = _key(series, case)
+        if self._alike is not None:
+            place = self._alike.places.get(key)
+            columns = self._arrays[name]
+            return [nan] * len(columns) if place is None else [column[place] for column in columns]
+        places = [columns.shape.places.get(key) for columns in self._columns]
+        pairs = zip(places, self._arrays[name], strict=True)
+        return [nan if place is None else column[place] for place, column in pairs]
+
+    def problems(self, series: Series, case: str) -> list[str]:
+        """Why processes have no value, each reason once; empty where none was asked for one."""
+        key = _key(series, case)
+        found = []
+        for columns in self._columns:
+            place = columns.shape.places.get(key)
+            if place in columns.problems:
+                found.append(columns.problems[place])
+        return list(dict.fromkeys(f"{status}: {reason}" for status, reason in found))
 
     def figure(self, series: Series, case: str) -> Figure:
         """The value in each process that has a valid one."""
-        return self._collect(series, case, lambda item: item.value)
+        return self._collect(series, case, "values")
 
     def roofline_pct(self, series: Series, case: str) -> Figure:
-        return self._collect(series, case, lambda item: item.roofline_pct)
+        return self._collect(series, case, "roofline_pct")
 
     def control_pct(self, series: Series, case: str) -> Figure:
-        return self._collect(series, case, lambda item: item.control_pct)
+        return self._collect(series, case, "control_pct")
 
     def bandwidth(self, series: Series, case: str) -> Figure:
         """Compulsory bytes of one call over its time, in bytes per second."""
-        return self._collect(series, case, _bytes_per_s)
+        key, rates = _key(series, case), []
+        for columns in self._columns:
+            place = columns.shape.places.get(key)
+            if place is not None and (value := columns.values[place]) > 0:
+                line = columns.shape.lines[place]
+                if line.unit == "us" and line.moved_bytes:
+                    rates.append(1e6 * line.moved_bytes / value)
+        return Figure(tuple(rates)) if rates else self._none(series, case)
 
     def moved_bytes(self, series: Series, case: str) -> int | None:
         """Compulsory bytes of one call, the same in every process; None where nothing is said of them."""
-        items = [item for item in self.measurements(series, case) if item is not None]
-        return next((moved for item in items if (moved := _moved(item))), None)
+        line = self.line(series, case)
+        return line.moved_bytes or None if line else None
 
     def exact(self, series: Series, case: str) -> Figure:
         """A computed value. Processes of one night must agree to the last digit; else there is no value."""
@@ -152,12 +199,10 @@ class Processes:
 
     def ratio_pct(self, numerator: Series, denominator: Series, case: str) -> Figure:
         """100 * (numerator / denominator - 1) inside each process that has both."""
-        values = []
-        for top, bottom in zip(self.measurements(numerator, case), self.measurements(denominator, case), strict=True):
-            if (above := _valid(top)) is not None and (below := _valid(bottom)):
-                values.append(100 * overhead(above, below))
+        pairs = zip(self.values(numerator, case), self.values(denominator, case), strict=True)
+        values = tuple(100 * ratio for top, bottom in pairs if bottom and not isnan(ratio := overhead(top, bottom)))
         if values:
-            return Figure(tuple(values))
+            return Figure(values)
         for series in (numerator, denominator):
             if not (figure := self.figure(series, case)).n:
                 return Figure(reason=f"{series.provider} {series.op}: {figure.reason}")
@@ -178,21 +223,39 @@ class Processes:
 
     def skip_reasons(self, case: str) -> list[str]:
         """Why a case has no time at all; empty when any series of it has one, or none was asked for."""
-        items = [item for series in self.timed_series(case) for item in self.measurements(series, case)]
-        if any(item is not None and item.status == "ok" for item in items):
-            return []
-        return _distinct(f"{item.status}: {item.reason or 'no reason given'}" for item in items if item is not None)
+        found: dict[str, None] = {}
+        for columns in self._columns:
+            for place, line in enumerate(columns.shape.lines):
+                if line.case != case or line.contract in ("exact", "static"):
+                    continue
+                if place not in columns.problems:
+                    return []
+                status, reason = columns.problems[place]
+                found[f"{status}: {reason or 'no reason given'}"] = None
+        return list(found)
+
+    @cached_property
+    def all_checks(self) -> list[Check]:
+        return [check for record in self.records for check in self._checks_of(record.id)]
 
     def checks(self, case: str) -> list[Check]:
-        return [check for record in self.records for check in record.checks if check.case == case]
+        return self._checks_by_case.get(case, [])
 
-    def _collect(self, series: Series, case: str, read: Callable[[Measurement], float | None]) -> Figure:
-        items = [item for item in self.measurements(series, case) if item is not None]
-        values = tuple(value for item in items if item.status == "ok" and (value := read(item)) is not None)
-        if values:
-            return Figure(values)
-        reasons = _distinct(f"{item.status}: {item.reason}" for item in items if item.status != "ok")
-        return Figure(reason="; ".join(reasons) or "not measured")
+    @cached_property
+    def _checks_by_case(self) -> dict[str, list[Check]]:
+        found: dict[str, list[Check]] = {}
+        for check in self.all_checks:
+            found.setdefault(check.case, []).append(check)
+        return found
+
+    def _collect(self, series: Series, case: str, name: ColumnName) -> Figure:
+        values = self.values(series, case, name)
+        if isnan(sum(values)):
+            values = [value for value in values if not isnan(value)]
+        return Figure(tuple(values)) if values else self._none(series, case)
+
+    def _none(self, series: Series, case: str) -> Figure:
+        return Figure(reason="; ".join(self.problems(series, case)) or "not measured")
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,22 +312,9 @@ def overhead(value: float, base: float) -> float:
     return value / base - 1
 
 
-def _moved(item: Measurement) -> int:
-    return (item.read_bytes or 0) + (item.write_bytes or 0)
-
-
-def _bytes_per_s(item: Measurement) -> float | None:
-    moved = _moved(item)
-    return 1e6 * moved / item.value if moved and item.value and item.unit == "us" else None
-
-
-def _valid(item: Measurement | None) -> float | None:
-    return item.value if item is not None and item.status == "ok" else None
+def _key(series: Series, case: str) -> Key:
+    return (series.metric, series.op, series.provider, case, series.contract)
 
 
 def _badness(check: Check) -> tuple[bool, float]:
     return (not check.passed, float("inf") if check.value is None else check.value)
-
-
-def _distinct(texts: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(texts))

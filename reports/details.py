@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from benchmarks.harness.records import Environment, MonitorSummary, Record
+from benchmarks.harness.records import Environment, Head, MonitorSummary
 from reports import text
 
 ENVIRONMENT_LABELS = {
@@ -73,7 +73,7 @@ def _fact(name: str, value: Any, missing: dict[str, str]) -> str:
     return str(value)
 
 
-def subject_items(records: Sequence[Record]) -> list[tuple[str, str]]:
+def subject_items(records: Sequence[Head]) -> list[tuple[str, str]]:
     """What was measured. Processes of one night measure one subject; when they do not, all values are listed."""
     subjects = [record.subject for record in records]
     rows = {
@@ -85,7 +85,7 @@ def subject_items(records: Sequence[Record]) -> list[tuple[str, str]]:
     return [(label, ", ".join(dict.fromkeys(values))) for label, values in rows.items()]
 
 
-def process_row(record: Record, links: Sequence[Link]) -> ProcessRow:
+def process_row(record: Head, links: Sequence[Link]) -> ProcessRow:
     """One measuring process. Card and host are hashed."""
     monitor = record.monitor
     rates = {

@@ -49,6 +49,7 @@ class EventRow:
     state: str
     mark: str
     meaning: str
+    is_step: bool
     is_open: bool
     since: str
     since_utc: str
@@ -71,12 +72,13 @@ def event_row(event: Event, history: History, known: KnownRegressions, now: date
     ends = [spell.ended for spell in event.spells if spell.ended is not None]
     nights = dict.fromkeys([event.first.id, event.last.id])
     return EventRow(
-        anchor=f"{event.first.id}-{text.file_slug(event.gpu_model)}",
+        anchor=f"{event.first.id}-{text.file_slug(event.gpu_model)}{'-step' if event.is_step else ''}",
         gpu_model=event.gpu_model,
         gpu=text.gpu_name(event.gpu_model),
         state=event.state,
         mark=MARKS[event.state],
         meaning=STATES[event.state],
+        is_step=event.is_step,
         is_open=event.is_open,
         since=text.utc(event.first.created_utc),
         since_utc=event.first.created_utc,

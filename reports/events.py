@@ -48,6 +48,7 @@ class Event:
     good: str | None  # commit of the base that it was held against; None where no readable record says
     bad: str | None  # commit of the first night
     spells: tuple[Spell, ...]  # largest change first
+    is_step: bool = False  # told by many nights together, not by the verdicts of one
 
     @property
     def state(self) -> State:

@@ -100,7 +100,7 @@ class League:
     def cases(self) -> list[Case]:
         """Those in which a peer has a series, by heads, window, acceptance, requests and dtype (fp32 first)."""
         names = {entry.name for entry in self.entries if not entry.is_own}
-        seen = {m.case for record in self.processes.records for m in record.measurements if m.provider in names}
+        seen = {line.case for line in self.processes.lines().values() if line.provider in names}
         found = {case.name: case for record in self.processes.records for case in record.cases if case.name in seen}
         return sorted(found.values(), key=_place)
 
@@ -116,7 +116,7 @@ class League:
     def errors(self, entry: Entry) -> dict[str, float | None]:
         """The largest error of each kind over all checks; None where one was not finite."""
         found: dict[str, list[float | None]] = {}
-        for check in (check for record in self.processes.records for check in record.checks):
+        for check in self.processes.all_checks:
             if check.provider == entry.name and check.metric in ERRORS:
                 found.setdefault(ERRORS[check.metric], []).append(check.value)
         return {
@@ -127,9 +127,9 @@ class League:
     def untimed(self, entry: Entry) -> dict[str, int]:
         """Why series of the entry have no time, and in how many cases each reason is given."""
         cases: dict[str, set[str]] = {}
-        for m in (m for record in self.processes.records for m in record.measurements):
-            if m.provider == entry.name and m.status != "ok":
-                cases.setdefault(f"{m.status}: {m.reason}", set()).add(m.case)
+        for line, problem in (found for record in self.processes.records for found in record.columns.not_ok()):
+            if line.provider == entry.name:
+                cases.setdefault(f"{problem.status}: {problem.reason}", set()).add(line.case)
         return {reason: len(names) for reason, names in cases.items()}
 
     def defeats(self) -> list[Defeat]:
@@ -168,7 +168,7 @@ def league_of(history: History, gpu_model: str) -> League | None:
         return None
     processes = history.processes(nights[-1])
     peers = {facts.name: facts for record in processes.records for facts in record.peers}
-    ops = frozenset((m.provider, m.op) for record in processes.records for m in record.measurements)
+    ops = frozenset((line.provider, line.op) for line in processes.lines().values())
     return League(nights[-1], processes, tuple(peers.values()), ops)
 
 

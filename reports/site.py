@@ -3,6 +3,7 @@
 Everything is addressed relatively, so the site works from ``file://`` and under any path prefix.
 """
 
+import hashlib
 import json
 import os
 import shutil
@@ -13,9 +14,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from benchmarks.harness.records import json_schema
 from reports import text
-from reports.pages.page import Content, Page, Site
+from reports.kept import Kept
+from reports.pages.page import Content, Data, Page, Part, Site
 from reports.pages.registry import PAGES
 from reports.sources import CPU, History
 from reports.templates import TEMPLATES
@@ -24,7 +28,7 @@ from reports.views import raw_place
 
 MARKER = ".recoverssm-site"  # says that a folder is ours to overwrite
 OWNED = ("assets", "data", "figures", "files", "raw")
-GLOBAL = "recoverssm_data"
+GLOBAL = b"recoverssm_data"
 
 
 class ForeignFolderError(Exception):
@@ -43,20 +47,31 @@ class Built:
 
 
 def build_site(
-    history: History, out: Path, *, trust: Trust | None = None, raw: bool = True, now: datetime | None = None
+    history: History,
+    out: Path,
+    *,
+    trust: Trust | None = None,
+    raw: bool = True,
+    now: datetime | None = None,
+    kept: Kept | None = None,
 ) -> Built:
     """Write the whole site. ``raw=False`` leaves out the raw files, which name card and host.
 
+    Args:
+        kept: what the last build wrote; parts that would be the same are left alone, and the others told to it.
     Raises:
         ForeignFolderError: before anything is written.
     """
     _claim(out)
-    files = _Files(out)
-    site = Site(history, now or datetime.now(UTC), raw, trust=trust or Trust())
+    files, kept = _Files(out), kept or Kept(None)
+    site = Site(history, now or datetime.now(UTC), raw, trust=trust or Trust(), kept=kept)
     contents = {page: page.load(site) for page in PAGES}
     for page, content in contents.items():
-        for key, data in content.data:
-            files.write(f"data/{key}.js", _script(key, data))
+        for item in content.data:
+            if isinstance(item, Part):
+                _write_part(item, files, kept)
+            else:
+                _write_data(item, files)
         for place, body in content.files:
             files.write(place, body)
         files.write(f"{page.name}.html", _render(page, contents, site).encode())
@@ -78,6 +93,22 @@ def build_site(
     return Built(out / "index.html", gpu, cpu, compiled, files.num_written)
 
 
+def _write_part(part: Part, files: "_Files", kept: Kept) -> None:
+    places = kept.unchanged(part.name, part.inputs, files.out)
+    if places is None:
+        kept.made(part.name, part.inputs, dict(_write_data(item, files) for item in part.data))
+    else:
+        for place in places:
+            files.keep(place)
+
+
+def _write_data(item: Data, files: "_Files") -> tuple[str, bytes]:
+    """Returns its place and SHA-256."""
+    place, content = f"data/{item[0]}.js", _script(*item)
+    files.write(place, content)
+    return place, hashlib.sha256(content).digest()
+
+
 def _claim(out: Path) -> None:
     if out.exists() and not out.is_dir():
         raise ForeignFolderError(f"--out: expected a folder, got the file {out}")
@@ -91,7 +122,7 @@ class _Files:
     """The files of a site. One that is already there as it is to be is left alone, so that a rebuild is quick."""
 
     def __init__(self, out: Path) -> None:
-        self._out, self._wanted = out, {out / MARKER}
+        self.out, self._wanted = out, {out / MARKER}
 
     @property
     def num_written(self) -> int:
@@ -101,6 +132,10 @@ class _Files:
         path = self._place(place)
         if not (path.is_file() and path.stat().st_size == len(content) and path.read_bytes() == content):
             path.write_bytes(content)
+
+    def keep(self, place: str) -> None:
+        """It is there as it is to be."""
+        self._wanted.add(self.out / place)
 
     def copy(self, place: str, source: Path) -> None:
         """With the time of its last change, by which the next build knows it again."""
@@ -115,15 +150,15 @@ class _Files:
     def remove_others(self) -> None:
         """What an earlier build wrote and this one did not."""
         for name in OWNED:
-            for path in (self._out / name).rglob("*"):
+            for path in (self.out / name).rglob("*"):
                 if path.is_file() and path not in self._wanted:
                     path.unlink()
-        for page in self._out.glob("*.html"):
+        for page in self.out.glob("*.html"):
             if page not in self._wanted:
                 page.unlink()
 
     def _place(self, place: str) -> Path:
-        path = self._out / place
+        path = self.out / place
         path.parent.mkdir(parents=True, exist_ok=True)
         self._wanted.add(path)
         return path
@@ -141,9 +176,9 @@ def _render(page: Page, contents: dict[Page, Content], site: Site) -> str:
 
 
 def _script(key: str, data: Any) -> bytes:
-    # A classic script, because pages opened from file:// may not fetch JSON. ensure_ascii also escapes U+2028.
-    body = json.dumps(data, allow_nan=False, separators=(",", ":"))
-    return f"(window.{GLOBAL}=window.{GLOBAL}||{{}})[{json.dumps(key)}]={body};\n".encode("ascii")
+    # A classic script, because pages opened from file:// may not fetch JSON. Its encoding is the page's, UTF-8.
+    name = json.dumps(key).encode()
+    return b"(window.%b=window.%b||{})[%b]=%b;\n" % (GLOBAL, GLOBAL, name, msgspec.json.encode(data))
 
 
 def _plotly_script() -> Path:

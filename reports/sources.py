@@ -1,26 +1,34 @@
-"""Reads stores for the page and the README table: nights, records, and the files that could not be read."""
+"""Reads stores for the pages and the README table: nights, records, and the files that could not be read."""
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Generic, TypeVar
 
-from benchmarks.harness.records import Night, Record
+import msgspec
+from msgspec.structs import replace
+
+from benchmarks.harness.records import Check, Head, Night, Record, decode_record
 from benchmarks.harness.store import Store, open_store
+from ci.policy import Aliases, load_aliases
 from reports.derive import Processes
+from reports.digests import Digests
+from reports.process import Process
 from reports.sharing import Sharing
 
 CPU = "cpu"
+R = TypeVar("R", bound=Head)
 
 
 @dataclass(slots=True)
-class History:
+class Stored(Generic[R]):
     """All nights of all stores. An id that two stores hold counts once, as the first store has it."""
 
     nights: dict[str, Night] = field(default_factory=dict)
-    records: dict[str, Record] = field(default_factory=dict)
+    records: dict[str, R] = field(default_factory=dict)
     paths: dict[str, Path] = field(default_factory=dict)  # of a record's or night's JSON file, by id
     damaged: list[str] = field(default_factory=list)  # "file: what is wrong"; left out here, untouched on disk
-    _processes: dict[str, Processes] = field(default_factory=dict)
 
     def gpu_models(self) -> list[str]:
         """GPU models with a night; neither the CPU nor what was only compiled for."""
@@ -36,44 +44,102 @@ class History:
         nights = [night for night in self.nights.values() if night.gpu_model == gpu_model]
         return sorted(nights, key=lambda night: (night.created_utc, night.id))
 
-    def processes(self, night: Night) -> Processes:
-        """The readable records of a night, indexed once."""
-        if night.id not in self._processes:
-            self._processes[night.id] = Processes([self.records[id_] for id_ in night.records if id_ in self.records])
-        return self._processes[night.id]
-
-    def commit(self, night: Night) -> str | None:
-        """What a night measured, by its first readable record."""
-        return next((record.subject.commit for record in self.processes(night).records), None)
-
     def absent_records(self, night: Night) -> list[str]:
         """Ids that the night names and no store holds in readable form."""
         return [id_ for id_ in night.records if id_ not in self.records]
 
 
-def read_stores(specs: Sequence[str]) -> History:
-    """Read folders or ``branch:NAME``; nothing on disk is changed. An empty folder is fine.
+@dataclass(slots=True)
+class History(Stored[Process]):
+    """What pages are made of: records with their measurements in columns."""
 
+    aliases: Aliases = field(default_factory=Aliases)  # whose new names stand here for the old ones
+    _processes: dict[str, Processes] = field(default_factory=dict)
+
+    def processes(self, night: Night) -> Processes:
+        """The readable records of a night, put together once."""
+        if night.id not in self._processes:
+            records = [self.records[id_] for id_ in night.records if id_ in self.records]
+            self._processes[night.id] = Processes(records, self.checks)
+        return self._processes[night.id]
+
+    def checks(self, id_: str) -> list[Check]:
+        """Of one record, from its file: few pages ask, and of few nights."""
+        return self.aliases.renamed(decode_record(self.paths[id_].read_bytes())).checks
+
+    def renamed(self, process: Process) -> Process:
+        """With today's names of its cases, as ``Aliases.renamed`` says."""
+        if not self.aliases.alias:
+            return process
+        present = {case.name for case in process.cases} | {line.case for line in process.columns.shape.lines}
+        names = self.aliases.names(present)
+        return process if names == {name: name for name in present} else process.renamed(names)
+
+    def fingerprint(self, model: str) -> bytes:
+        """SHA-256 of all that is known of one GPU model: nights, the records of each, and those of backfills."""
+        told = hashlib.sha256(msgspec.json.encode(self.aliases))
+        for night in self.of(model):
+            told.update(msgspec.json.encode(night))
+            for id_ in night.all_records:
+                told.update(self.records[id_].source if id_ in self.records else b"absent")
+        for record in sorted(self.records.values(), key=lambda record: record.id):
+            if record.backfill is not None and record.environment.gpu_model == model:
+                told.update(record.source)
+        return told.digest()
+
+    def commit(self, night: Night) -> str | None:
+        """What a night measured, by its first readable record."""
+        return next((record.subject.commit for record in self.processes(night).records), None)
+
+
+def read_stores(specs: Sequence[str], digests: Digests | None = None, aliases: Aliases | None = None) -> History:
+    """Read folders or ``branch:NAME`` for pages; nothing in them is changed. An empty folder is fine.
+
+    Args:
+        digests: of records that were read before; what is new comes in.
+        aliases: renamed cases; of ``ci/aliases.toml`` when left out.
     Raises:
         FileNotFoundError: a store is no folder.
         StoreError: git cannot check a branch out.
     """
-    history, sharing = History(), Sharing()
+    digests = Digests() if digests is None else digests
+    history = History(aliases=load_aliases() if aliases is None else aliases)
+    for store in _open(specs):
+        _add(history, store, map(history.renamed, store.read_each(digests.process, digests.check)))
+    if history.aliases.alias:
+        history.nights = {id_: _renamed(night, history.aliases) for id_, night in history.nights.items()}
+    return history
+
+
+def read_records(specs: Sequence[str]) -> Stored[Record]:
+    """Read folders or ``branch:NAME`` with every measurement, under the names that cases had. Raises likewise."""
+    found, sharing = Stored[Record](), Sharing()
+    for store in _open(specs):
+        _add(found, store, map(sharing.record, store.each_record()))
+    return found
+
+
+def _open(specs: Sequence[str]) -> Iterator[Store]:
     for spec in specs:
         store = open_store(spec, writable=False)
         if not store.folder.is_dir():
             fix = f"a night is recorded there by: python -m ci nightly --set smoke --store {spec}"
             raise FileNotFoundError(f"--store: expected a folder, got {spec}; {fix}")
-        _add(history, store, sharing)
-    return history
+        yield store
 
 
-def _add(history: History, store: Store, sharing: Sharing) -> None:
-    for night in map(sharing.night, store.nights()):
-        if history.nights.setdefault(night.id, night) is night:
-            history.paths[night.id] = store.folder / "nights" / night.gpu_model / f"{night.id}.json"
-    for record in map(sharing.record, store.each_record()):
-        if history.records.setdefault(record.id, record) is record:
+def _add(found: Stored[R], store: Store, records: Iterable[R]) -> None:
+    for night in store.nights():
+        if found.nights.setdefault(night.id, night) is night:
+            found.paths[night.id] = store.folder / "nights" / night.gpu_model / f"{night.id}.json"
+    for record in records:
+        if found.records.setdefault(record.id, record) is record:
             model = record.environment.gpu_model
-            history.paths[record.id] = store.folder / "records" / model / f"{record.id}.json"
-    history.damaged += [f"{store.folder.name}/{note}" for note in store.quarantined]
+            found.paths[record.id] = store.folder / "records" / model / f"{record.id}.json"
+    found.damaged += [f"{store.folder.name}/{note}" for note in store.quarantined]
+
+
+def _renamed(night: Night, aliases: Aliases) -> Night:
+    names = aliases.names({verdict.case for verdict in night.verdicts})
+    verdicts = [replace(v, case=names[v.case]) for v in night.verdicts if v.case in names]
+    return replace(night, verdicts=verdicts)

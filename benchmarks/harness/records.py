@@ -240,8 +240,8 @@ class PeerFacts(Struct, frozen=True, kw_only=True):
     missing: str = ""  # why it was not measured at all; empty where it was
 
 
-class Record(Struct, frozen=True, kw_only=True):
-    """One measuring process, with those that it took over from."""
+class Head(Struct, frozen=True, kw_only=True):
+    """What a record says beside its checks and measurements, which are nearly all of its bytes."""
 
     schema_version: int = SCHEMA_VERSION
     id: str
@@ -257,8 +257,6 @@ class Record(Struct, frozen=True, kw_only=True):
     cases: list[Case]
     controls: list[Control]
     drift_pct: dict[str, float] = {}  # by control: its time at the end of the process against that at its start
-    checks: list[Check]
-    measurements: list[Measurement]
     started: Started = "fresh"  # or forked from a parent that had imported torch and never touched CUDA
     attempts: list[Attempt] = []
     compilations: Compilations | None = None
@@ -272,6 +270,13 @@ class Record(Struct, frozen=True, kw_only=True):
     def peer_names(self) -> frozenset[str]:
         """Providers that are other projects' kernels: shown and compared, never failing anything."""
         return frozenset(peer.name for peer in self.peers)
+
+
+class Record(Head, frozen=True, kw_only=True):
+    """One measuring process, with those that it took over from."""
+
+    checks: list[Check]
+    measurements: list[Measurement]
 
     @property
     def is_static(self) -> bool:

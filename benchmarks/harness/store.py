@@ -25,6 +25,7 @@ from .errors import AlreadyStoredError, CorruptRecordError, StoreError, StoreFul
 from .migrations import NewerSchemaError
 from .records import (
     Environment,
+    Head,
     Header,
     Night,
     Record,
@@ -36,7 +37,8 @@ from .records import (
 )
 from .samples import SCHEMA, read_samples, schema_problem
 
-T = TypeVar("T", Record, Night, Header)
+T = TypeVar("T", bound=Head | Night | Header)
+H = TypeVar("H", bound=Head)
 
 FOLDER_NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 LOCK_TIMEOUT_S = 120.0  # writers hold the lock for milliseconds; longer means that one of them hangs
@@ -165,9 +167,19 @@ class Store:
         """``records`` one by one, for who keeps less than all of each: thousands of records fill gigabytes."""
         wanted = None if ids is None else set(ids)
         thorough = wanted is not None if thorough is None else thorough
+        return self.read_each(decode_record, partial(check_samples, thorough=thorough), wanted)
+
+    def read_each(
+        self, decode: Callable[[bytes], H], check: Callable[[Path], None], wanted: set[str] | None = None
+    ) -> Iterator[H]:
+        """``each_record``, each as ``decode`` makes it of its file; what that or ``check`` raises sets it aside.
+
+        Args:
+            check: of a record's samples, by the path of its JSON.
+        """
         self._set_interrupted_aside()
         for path in self._files("records", wanted):
-            record = self._read(path, decode_record, partial(_check_samples, path, thorough=thorough))
+            record = self._read(path, decode, partial(check, path))
             if record is not None:
                 yield record
 
@@ -351,7 +363,8 @@ def _is_interrupted(path: Path) -> bool:
     return path.suffix == ".parquet" and not path.with_suffix(".json").exists()
 
 
-def _check_samples(record_path: Path, *, thorough: bool) -> None:
+def check_samples(record_path: Path, *, thorough: bool) -> None:
+    """Read every page of a record's samples, or look at their frame. Raises OSError, ValueError or Arrow's."""
     path = samples_path(record_path)
     if thorough:
         read_samples(path)

@@ -1,8 +1,9 @@
 """``python -m ci compare|reproduce|backfill|bisect|trends``: commits and nights held against each other."""
 
 import random
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 from rich.console import Console
@@ -13,9 +14,11 @@ from ci.gate.plan import USUAL_BLOCKS
 from ci.shell import JsonFlag, end_with, errors, print_json
 
 if TYPE_CHECKING:
-    from reports.sources import History
+    from benchmarks.harness.records import Record
+    from reports.sources import Stored
 
 app = CommandLine()
+S = TypeVar("S")
 Stores = Annotated[
     list[str] | None,
     typer.Option("--store", help="As often as needed; out/store and reports/history, where they are, if left out."),
@@ -63,13 +66,18 @@ def compare(
         raise typer.Exit(int(found.code))
 
 
-def _read(stores: list[str] | None) -> "History":
+def _read(stores: list[str] | None) -> "Stored[Record]":
     """Everything in these stores, or in those that are usual. Raises MissingDataError."""
+    from reports.sources import read_records
+
+    return _in_stores(read_records, stores)
+
+
+def _in_stores(read: Callable[[Sequence[str]], S], stores: list[str] | None) -> S:
     from ci.history.layout import default_stores
-    from reports.sources import read_stores
 
     try:
-        return read_stores(stores or default_stores())
+        return read(stores or default_stores())
     except FileNotFoundError as error:
         raise MissingDataError(str(error)) from error
 
@@ -183,13 +191,14 @@ def reproduce(
     """
     with errors(as_json):
         from ci.published import tables
+        from reports.sources import read_stores
 
         from . import reproduce as command
 
         if what in tables.TABLES:
             if execute:
                 raise typer.Exit(command.run(tables.again(what)))
-            shown = tables.table(_read(stores), what, gpu_model)
+            shown = tables.table(_in_stores(read_stores, stores), what, gpu_model)
             print_json(tables.as_json(shown)) if as_json else tables.show(shown, Console())
             raise typer.Exit(0)
         history = None if Path(what).is_dir() else _read(stores)

@@ -17,7 +17,7 @@ from ci.judging import judge
 from ci.night import Base, Tonight
 from ci.policy import Policy, load_policy
 from ci.show import STYLES
-from reports.sources import History
+from reports.sources import Stored
 
 from .sides import Side, in_one_backfill, resolve
 
@@ -68,7 +68,13 @@ class Comparison:
 
 
 def compare(
-    history: History, a: str, b: str, filters: Filters | None = None, *, gpu_model: str = "*", anyway: bool = False
+    history: Stored[Record],
+    a: str,
+    b: str,
+    filters: Filters | None = None,
+    *,
+    gpu_model: str = "*",
+    anyway: bool = False,
 ) -> Comparison:
     """Judge every series of B against A, by ``ci/thresholds.toml``.
 

@@ -16,7 +16,7 @@ from benchmarks.harness.records import Environment, Record, Verdict
 from benchmarks.patterns import matches
 from ci.exits import BrokenEnvironmentError, Exit, MissingDataError, UsageError
 from ci.measuring import ROOT
-from reports.sources import History
+from reports.sources import Stored
 
 from .ranges import NAME_DIGITS
 from .sides import Side, resolve
@@ -52,7 +52,13 @@ class Reproduction:
 
 
 def reproduce(
-    history: History | None, name: str, *, case: str = "*", metric: str = "*", op: str = "*", gpu_model: str = "*"
+    history: Stored[Record] | None,
+    name: str,
+    *,
+    case: str = "*",
+    metric: str = "*",
+    op: str = "*",
+    gpu_model: str = "*",
 ) -> Reproduction:
     """Of a gate's folder, a record, or the most urgent verdict of a night that fits the globs.
 
@@ -110,7 +116,7 @@ def _of_record(record: Record) -> Reproduction:
     return Reproduction(f"record {record.id}", f"seed {record.seed}", steps, _needs_gpu(record), notes=notes)
 
 
-def _of_verdict(history: History, side: Side, verdict: Verdict) -> Reproduction:
+def _of_verdict(history: Stored[Record], side: Side, verdict: Verdict) -> Reproduction:
     assert side.night is not None
     case_set, commit = side.night.case_set, side.records[0].subject.commit
     chosen = ["--set", case_set, "--case", verdict.case]

@@ -11,7 +11,7 @@ from ci.config import load_thresholds
 from ci.exits import MissingDataError, UsageError
 from ci.gpus import CPU
 from ci.validity import tell_sound
-from reports.sources import History
+from reports.sources import Stored
 
 SHOWN_NIGHTS = 5  # named when nothing fits
 T = TypeVar("T")
@@ -37,7 +37,7 @@ class Side:
         return sorted({record.subject.commit or "unknown" for record in self.records})
 
 
-def resolve(history: History, name: str, gpu_model: str = "*") -> Side:
+def resolve(history: Stored[Record], name: str, gpu_model: str = "*") -> Side:
     """The records that ``name`` stands for: a night's or record's id or its end, a commit, ``latest`` or ``latest~N``.
 
     Of a commit they are those of its newest night, else of its newest backfill. A process whose controls disagree
@@ -69,7 +69,7 @@ def resolve(history: History, name: str, gpu_model: str = "*") -> Side:
     raise MissingDataError(f"{name}: no night, record or commit of the store; newest nights: {known}", "--store S")
 
 
-def in_one_backfill(history: History, a: str, b: str, gpu_model: str = "*") -> tuple[Side, Side] | None:
+def in_one_backfill(history: Stored[Record], a: str, b: str, gpu_model: str = "*") -> tuple[Side, Side] | None:
     """Both commits as one backfill measured them, in turn on one card: the newest that has both; None without one."""
     if not (COMMIT_HASH.fullmatch(a) and COMMIT_HASH.fullmatch(b)):
         return None
@@ -97,7 +97,7 @@ def _only(name: str, found: Sequence[T], ids: Sequence[str]) -> T:
     return found[0]
 
 
-def _of_night(history: History, night: Night, what: str = "") -> Side:
+def _of_night(history: Stored[Record], night: Night, what: str = "") -> Side:
     records = [history.records[name] for name in night.records if name in history.records]
     if not records:
         raise MissingDataError(f"night {night.id}: none of its {len(night.records)} records is in the store")
@@ -105,7 +105,7 @@ def _of_night(history: History, night: Night, what: str = "") -> Side:
     return Side(what or f"night {night.id}", night.case_set, records, night, notes)
 
 
-def _of_commit(history: History, name: str, nights: Sequence[Night], records: Sequence[Record]) -> Side:
+def _of_commit(history: Stored[Record], name: str, nights: Sequence[Night], records: Sequence[Record]) -> Side:
     # Compiled figures and the CPU's stand beside those of cards under the same commit; cards are what is asked about.
     models = sorted({record.environment.gpu_model for record in records})
     cards = [m for m in models if m != CPU and not all(r.is_static for r in records if r.environment.gpu_model == m)]

@@ -13,7 +13,7 @@ from benchmarks.harness.stats.variance import Components, Process, components, p
 from ci.config import load_thresholds
 from ci.exits import MissingDataError
 from ci.validity import tell_sound
-from reports.sources import History, read_stores
+from reports.sources import Stored, read_records
 
 from .query import connect, run
 
@@ -127,7 +127,7 @@ def variance(
     Raises:
         MissingDataError: nothing fits.
     """
-    history = read_stores(stores)
+    history = read_records(stores)
     table = Table(notes=list(history.damaged))
     for model in sorted(
         {night.gpu_model for night in history.nights.values() if fnmatchcase(night.gpu_model, gpu_model)}
@@ -139,7 +139,7 @@ def variance(
     return table
 
 
-def _occasions(history: History, model: str, across_code: bool, notes: list[str]) -> list[_Occasion]:
+def _occasions(history: Stored[Record], model: str, across_code: bool, notes: list[str]) -> list[_Occasion]:
     limit_pct = load_thresholds().statistics.drift_limit_pct
     groups: dict[Any, _Group] = {}
     for night in history.of(model):
@@ -165,7 +165,9 @@ def _occasions(history: History, model: str, across_code: bool, notes: list[str]
     return best.occasions
 
 
-def _spreads(history: History, model: str, occasions: Sequence[_Occasion], case: str, metric: str) -> list[Spread]:
+def _spreads(
+    history: Stored[Record], model: str, occasions: Sequence[_Occasion], case: str, metric: str
+) -> list[Spread]:
     place = {
         str(history.paths[record.id].with_suffix(".parquet")): index
         for index, occasion in enumerate(occasions)

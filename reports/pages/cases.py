@@ -8,7 +8,7 @@ from reports import derive, text
 from reports.case_data import case_data
 from reports.cases import VERDICT_MARKS
 from reports.derive import Processes
-from reports.pages.page import PLOTS, Content, Page, Site
+from reports.pages.page import PLOTS, Content, Data, Page, Part, Site
 from reports.views import ModelView, shown_past
 
 
@@ -25,7 +25,8 @@ def load(site: Site) -> Content:
     if not site.models:
         return Content(missing="No night is recorded in these stores.")
     view = CasesView(tuple(site.models), tuple(site.gpus), site.cpu, tuple(site.compiled), VERDICT_MARKS)
-    return Content(view, data=_data(site))
+    parts = [Part(f"cases/{one.model}", site.inputs(one.model), _data(site, one)) for one in site.models]
+    return Content(view, data=parts)
 
 
 PAGE = Page(
@@ -37,13 +38,12 @@ PAGE = Page(
 )
 
 
-def _data(site: Site) -> Iterator[tuple[str, Any]]:
-    for view in site.models:
-        nights, past = shown_past(site.history, view.model)
-        names = [row.name for row in view.rows]
-        yield f"{view.slug}/night", _night_data(names, view.prefix, past[-1].processes)
-        for name in names:
-            yield f"{view.slug}/case-{text.file_slug(name)}", case_data(name, nights[-1], nights, past)
+def _data(site: Site, view: ModelView) -> Iterator[Data]:
+    nights, past = shown_past(site.history, view.model)
+    names = [row.name for row in view.rows]
+    yield f"{view.slug}/night", _night_data(names, view.prefix, past[-1].processes)
+    for name in names:
+        yield f"{view.slug}/case-{text.file_slug(name)}", case_data(name, nights[-1], nights, past)
 
 
 def _night_data(names: Sequence[str], prefix: str, processes: Processes) -> dict[str, Any]:

@@ -3,8 +3,9 @@
 Points are nights and, apart from them, commits that a backfill measured in turn on one card.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from math import isnan
 from typing import Any
 
 from benchmarks.harness.records import Case
@@ -12,11 +13,12 @@ from reports import derive, text
 from reports.addresses import series_address
 from reports.changes import Changelog
 from reports.derive import Figure, Processes, Series
+from reports.details import Link
 from reports.league import League, league_of, rivals
 from reports.pages.compare import Side, sides_of
-from reports.pages.page import PLOTS, Content, Page, Site
+from reports.pages.page import PLOTS, Content, Data, Page, Part, Site
 from reports.peers import Peers, read_peers
-from reports.views import HEADLINE_CASE
+from reports.views import HEADLINE_CASE, raw_links
 
 PARTS = (
     ("commit", derive.COMMIT),
@@ -37,6 +39,7 @@ class Point:
 
     side: Side
     processes: Processes
+    cases: frozenset[str]  # of which a commit has a time
 
     @property
     def commit(self) -> str | None:
@@ -85,6 +88,7 @@ class CaseRow:
     peer: str  # the fastest that is recorded
     step: str  # ours against full state
     when: str
+    raw: tuple[Link, ...]  # files of what it was measured in
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +114,7 @@ def load(site: Site) -> Content:
         return Content(missing="No night of a GPU has a time of a commit.")
     others = {model: Others(peers, league_of(site.history, model), model) for model in found}
     models = tuple(
-        CommitModel(text.file_slug(model), text.gpu_name(model), tuple(_rows(points, others[model])))
+        CommitModel(text.file_slug(model), text.gpu_name(model), tuple(_rows(site, points, others[model])))
         for model, points in found.items()
     )
     first = models[0].rows[0].case
@@ -119,7 +123,7 @@ def load(site: Site) -> Content:
     method = peers.method
     said = f"{text.gpu_name(method.gpu_model)}, {method.date}, {method.environment}; {method.timing}"
     view = CommitView(models, tuple(name for name, _ in PARTS[1:]), first, said)
-    return Content(view, data=_data(found, others))
+    return Content(view, data=_data(site, found, others))
 
 
 PAGE = Page(
@@ -136,8 +140,9 @@ def points_of(site: Site, model: str) -> list[Point]:
 
     A commit whose own time no record says is as old as its first measurement.
     """
-    points = [Point(side, Processes(side.records)) for side in sides_of(site) if side.model == model]
-    timed = [point for point in points if any(m.key[1] == "commit" for m in _ok(point))]
+    sides = [(side, Processes(side.records)) for side in sides_of(site) if side.model == model]
+    points = [Point(side, processes, _timed_cases(processes)) for side, processes in sides]
+    timed = [point for point in points if point.cases]
     ages: dict[str, str] = {}
     for point in timed:
         for record in point.side.records:
@@ -146,25 +151,28 @@ def points_of(site: Site, model: str) -> list[Point]:
     return sorted(timed, key=lambda point: (ages[point.commit or point.side.records[0].id], point.created_utc))
 
 
-def _ok(point: Point) -> Iterator[Any]:
-    for record in point.processes.records:
-        yield from (m for m in record.measurements if m.metric == "device_us" and m.status == "ok")
+def _timed_cases(processes: Processes) -> frozenset[str]:
+    lines = (line for shape in processes.shapes for line in shape.lines)
+    commits = [line for line in lines if line.op == "commit" and line.metric == "device_us"]
+    return frozenset(
+        line.case
+        for line in commits
+        if processes.figure(Series(line.metric, line.op, line.provider, line.contract), line.case).n
+    )
 
 
 def at_share(point: Point, case: str, *, control: bool) -> Figure:
     """Byte floor of a commit in µs, or the time of the control of matching bytes: a share of each process's time."""
-    values = [
-        item.value * share / 100
-        for item in point.processes.measurements(derive.COMMIT, case)
-        if item is not None and item.status == "ok" and item.value is not None
-        if (share := item.control_pct if control else item.roofline_pct) is not None
-    ]
-    return Figure(tuple(values), "" if values else "not recorded")
+    times = point.processes.values(derive.COMMIT, case)
+    shares = point.processes.values(derive.COMMIT, case, "control_pct" if control else "roofline_pct")
+    bounds = [time * share / 100 for time, share in zip(times, shares, strict=True)]
+    values = tuple(bound for bound in bounds if not isnan(bound))
+    return Figure(values, "" if values else "not recorded")
 
 
 def _cases(points: Sequence[Point]) -> dict[str, Case]:
     found = {case.name: case for point in points for record in point.side.records for case in record.cases}
-    timed = {m.case for point in points for m in _ok(point) if m.op == "commit"}
+    timed = frozenset[str]().union(*(point.cases for point in points))
     return {name: found[name] for name in sorted(timed & set(found), key=text.natural_key)}
 
 
@@ -174,7 +182,7 @@ def _newest(points: Sequence[Point], case: str) -> Point | None:
     return next((point for point in late if point.processes.figure(derive.COMMIT, case).n), None)
 
 
-def _rows(points: Sequence[Point], others: Others) -> Iterator[CaseRow]:
+def _rows(site: Site, points: Sequence[Point], others: Others) -> Iterator[CaseRow]:
     for name, case in _cases(points).items():
         point = _newest(points, name)
         if point is None:
@@ -202,7 +210,15 @@ def _rows(points: Sequence[Point], others: Others) -> Iterator[CaseRow]:
                 point.processes.ratio_pct(derive.STEP, derive.FULL_STEP, name).median, signed=True, digits=1
             ),
             when=f"{point.side.what}, {point.side.commit}",
+            raw=_raw(site, point),
         )
+
+
+def _raw(site: Site, point: Point) -> tuple[Link, ...]:
+    """A night's file, or those of the processes of a backfill."""
+    night = point.side.night
+    ids = [night.id] if night else [record.id for record in point.side.records]
+    return tuple(link for id_ in ids for link in raw_links(site.history, id_, raw=site.raw)[:1])
 
 
 def _share(bound: Figure, figure: Figure) -> str:
@@ -211,7 +227,7 @@ def _share(bound: Figure, figure: Figure) -> str:
     return f"{text.micros(bound.median)} ({text.percent(100 * bound.median / figure.median, digits=0)})"
 
 
-def _data(found: dict[str, list[Point]], others: dict[str, Others]) -> Iterator[tuple[str, Any]]:
+def _data(site: Site, found: dict[str, list[Point]], others: dict[str, Others]) -> Iterator[Data | Part]:
     for model, points in found.items():
         slug, cases = text.file_slug(model), _cases(points)
         yield (
@@ -222,8 +238,12 @@ def _data(found: dict[str, list[Point]], others: dict[str, Others]) -> Iterator[
                 "cases": [_facts(points, case) for case in cases.values()],
             },
         )
-        for name, case in cases.items():
-            yield f"{slug}/commit-{text.file_slug(name)}", _case(points, case, others[model])
+        yield Part(f"commit/{model}", site.inputs(model), _case_files(points, cases.values(), others[model]))
+
+
+def _case_files(points: Sequence[Point], cases: Iterable[Case], others: Others) -> Iterator[Data]:
+    for case in cases:
+        yield f"{text.file_slug(others.model)}/commit-{text.file_slug(case.name)}", _case(points, case, others)
 
 
 def _point(point: Point) -> dict[str, Any]:

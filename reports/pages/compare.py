@@ -4,23 +4,23 @@ A side is a list of processes: a night's, or those that one backfill took of one
 between them, is worked out by the page's script; each side has a data file with its values.
 """
 
+import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from scipy import stats
 
-from benchmarks.harness.records import Night, Record
+from benchmarks.harness.records import Night
 from ci.config import load_thresholds
 from reports import derive, details, text
-from reports.pages.page import Content, Page, Site
-from reports.pages.timeline import model_name, timeline
+from reports.pages.page import Content, Data, Page, Part, Site
+from reports.pages.timeline import model_name
+from reports.process import Key, Line, Process
 from reports.views import raw_links
 
 MAX_FREEDOM = 100  # beyond it Student's quantile is taken as it is there: a little wider than it need be
 DIGITS = 7  # significant ones of a value, more than any instrument here has
-
-Key = tuple[str, str, str, str, str]  # metric, op, provider, case, contract
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Side:
     model: str
     what: str  # for people: when, and what was measured
     case_set: str
-    records: Sequence[Record]
+    records: Sequence[Process]
     environment: int  # of its model, in order of first appearance
     night: Night | None = None
 
@@ -92,7 +92,7 @@ def sides_of(site: Site) -> list[Side]:
     """Every night with a readable record and every commit of a backfill; model by model, oldest first."""
     found: list[Side] = []
     for view in site.models:
-        line = timeline(site.history, view.model)
+        line = site.timeline(view.model)
         found += [
             Side(
                 key=f"night:{moment.night.id}",
@@ -110,8 +110,8 @@ def sides_of(site: Site) -> list[Side]:
     return found
 
 
-def _backfilled(model: str, records: Iterable[Record], environments: list[tuple[Any, ...]]) -> list[Side]:
-    groups: dict[tuple[str, str], list[Record]] = {}
+def _backfilled(model: str, records: Iterable[Process], environments: list[tuple[Any, ...]]) -> list[Side]:
+    groups: dict[tuple[str, str], list[Process]] = {}
     for record in sorted(records, key=lambda record: record.created_utc):
         if record.backfill is not None and record.subject.commit and record.environment.gpu_model == model:
             groups.setdefault((record.backfill, record.subject.commit), []).append(record)
@@ -156,7 +156,7 @@ def _name(side: Side) -> str:
     return model_name(side.model, is_static=side.night is not None and side.night.is_static)
 
 
-def _data(site: Site, sides: Sequence[Side], choices: Choices) -> Iterator[tuple[str, Any]]:
+def _data(site: Site, sides: Sequence[Side], choices: Choices) -> Iterator[Data | Part]:
     thresholds = load_thresholds()
     yield (
         "compare",
@@ -167,26 +167,36 @@ def _data(site: Site, sides: Sequence[Side], choices: Choices) -> Iterator[tuple
         },
     )
     for slug in dict.fromkeys(side.slug for side in sides):
-        keys: dict[Key, tuple[int, str]] = {}
         own = [side for side in sides if side.slug == slug]
+        lines = lines_of(own)
+        places = {key: place for place, key in enumerate(lines)}
+        better = {key: thresholds.limits_for(key, gpu_model=own[0].model).better for key in lines}
+        yield f"{slug}/keys", [[*key, line.unit, better[key]] for key, line in lines.items()]
+        told = hashlib.sha256(repr(list(lines)).encode()).digest()
         for side in own:
-            yield side.file, values_of(side.records, keys)
-        better = {key: thresholds.limits_for(key, gpu_model=own[0].model).better for key in keys}
-        yield f"{slug}/keys", [[*key, unit, better[key]] for key, (_, unit) in keys.items()]
+            inputs = b"".join([told, *(record.source for record in side.records)])
+            yield Part(f"compare/{side.file}", inputs, _values_file(side, places))
 
 
-def values_of(records: Sequence[Record], keys: dict[Key, tuple[int, str]]) -> list[list[Any]]:
-    """Of each series its place among ``keys``, and the value of each process that has a valid one.
+def lines_of(sides: Sequence[Side]) -> dict[Key, Line]:
+    """Every series of any of these, in order of their keys."""
+    shapes = {id(record.columns.shape): record.columns.shape for side in sides for record in side.records}
+    found = {line.key: line for shape in shapes.values() for line in shape.lines}
+    return dict(sorted(found.items()))
 
-    A series that is new there gets the next place, with its unit: so what earlier nights refer to stays as it is.
-    """
+
+def _values_file(side: Side, places: dict[Key, int]) -> Iterator[Data]:
+    yield side.file, values_of(side.records, places)
+
+
+def values_of(records: Sequence[Process], places: dict[Key, int]) -> list[list[Any]]:
+    """Of each series its place among all, and the value of each process that has a valid one."""
     found: dict[int, list[Any]] = {}
     for record in records:
-        for item in record.measurements:
-            place, _ = keys.setdefault(item.key, (len(keys), item.unit))
-            if item.status == "ok" and item.value is not None:
-                value = item.value if item.value == int(item.value) else float(f"{item.value:.{DIGITS}g}")
-                found.setdefault(place, [place]).append(value)
+        for line, exact in record.columns.ok():
+            place = places[line.key]
+            value = exact if exact == int(exact) else float(f"{exact:.{DIGITS}g}")
+            found.setdefault(place, [place]).append(value)
     return [found[place] for place in sorted(found)]
 
 

@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Iterator, Sequence
 
-from benchmarks.harness.records import Record
+from benchmarks.harness.records import Head
 from reports import derive, text
 from reports.covering import Covered, covering, raw_cells
 from reports.derive import Figure
@@ -135,7 +135,7 @@ def _chart(cases: Sequence[str], models: Sequence[str], nights: dict[str, list[C
 def _cards(site: Site, model: str) -> Section:
     """Per card over all its nights: streams and clocks, and verify and commit against the median of all cards."""
     slug, title = text.file_slug(model), f"Cards of {text.gpu_name(model)}"
-    by_card: dict[str, list[Record]] = {}
+    by_card: dict[str, list[Head]] = {}
     for night in site.history.of(model):
         for record in site.history.processes(night).records:
             by_card.setdefault(text.short_hash(record.silicon.gpu_uuid), []).append(record)
@@ -158,7 +158,7 @@ def _cards(site: Site, model: str) -> Section:
     return Section(slug, title, tables=(Table("Card by card", columns, tuple(rows), note),))
 
 
-def _card(card: str, records: Sequence[Record]) -> tuple[Cell, ...]:
+def _card(card: str, records: Sequence[Head]) -> tuple[Cell, ...]:
     monitors = [record.monitor for record in records]
     hosts = dict.fromkeys(text.short_hash(record.silicon.host) for record in records)
     held = [sum(one.throttle_us.values()) / 1000 for one in monitors if one.num_readings]
@@ -177,7 +177,7 @@ def _card(card: str, records: Sequence[Record]) -> tuple[Cell, ...]:
     )
 
 
-def _stream(records: Sequence[Record], name: str) -> Cell:
+def _stream(records: Sequence[Head], name: str) -> Cell:
     found = [
         one.bytes_per_s / TERA
         for record in records

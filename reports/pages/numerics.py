@@ -204,7 +204,7 @@ def _history(site: Site, model: str) -> Table:
     kinds = [("verify", "out_error"), ("verify", "u_error"), ("commit_state", "state_error")]
     rows = []
     for night in reversed(site.history.of(model)[-30:]):
-        checks = [check for record in site.history.processes(night).records for check in record.checks]
+        checks = site.history.processes(night).all_checks
         for dtype in ("fp32", "bf16"):
             found = [
                 max(

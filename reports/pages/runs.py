@@ -4,12 +4,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from urllib.parse import quote
 
-from benchmarks.harness.records import Environment, Night, Record
+from benchmarks.harness.records import Environment, Night
 from reports import derive, details, text
 from reports.covering import raw_cells
 from reports.document import Cell, Document, Fold, Section, Table, cells, heads
 from reports.pages.documents import document_content
 from reports.pages.page import Content, Page, Site
+from reports.process import Process
 from reports.views import EXIT_WORDS, raw_place
 
 DETAILED = 20  # newest nights of a model whose processes are listed; the store holds all
@@ -131,7 +132,7 @@ def _night(site: Site, night: Night) -> Fold:
     return Fold(f"{text.utc(night.created_utc)}, set {night.case_set}", (processes, left_out, environment))
 
 
-def _process(site: Site, night: Night, record: Record) -> tuple[Cell, ...]:
+def _process(site: Site, night: Night, record: Process) -> tuple[Cell, ...]:
     row = details.process_row(record, ())
     links = raw_cells(site.history, [record.id], raw=site.raw)
     path = site.history.paths.get(record.id)
@@ -141,7 +142,7 @@ def _process(site: Site, night: Night, record: Record) -> tuple[Cell, ...]:
     return (links[0] if links else Cell(record.id), counts, *(Cell(one) for one in row.cells[1:]), parquet)
 
 
-def _excluded(site: Site, night: Night, records: Sequence[Record]) -> Iterator[tuple[Cell, ...]]:
+def _excluded(site: Site, night: Night, records: Sequence[Process]) -> Iterator[tuple[Cell, ...]]:
     for note in night.notes:
         yield cells("night", note)
     for line in night.quarantined:
@@ -149,15 +150,14 @@ def _excluded(site: Site, night: Night, records: Sequence[Record]) -> Iterator[t
     for id_ in night.all_records:
         if id_ not in site.history.records:
             yield cells(f"record {id_}", "in no store in readable form")
-    dropped = {record.id: sum(item.n_dropped for item in record.measurements) for record in records}
+    dropped = {record.id: record.columns.num_dropped for record in records}
     for id_, number in dropped.items():
         if number:
             yield cells(f"{number:,} samples of {id_}", "the card was held back while they were taken")
     reasons = Counter(
-        (item.status, f"{item.provider} {item.op} {item.metric}", item.reason or "no reason given")
+        (problem.status, f"{line.provider} {line.op} {line.metric}", problem.reason or "no reason given")
         for record in records
-        for item in record.measurements
-        if item.status != "ok"
+        for line, problem in record.columns.not_ok()
     )
     for (status, series, reason), number in reasons.most_common(MOST_REASONS):
         yield cells(f"{status}: {series}, {number} times", reason)

@@ -1,7 +1,8 @@
 """Raw samples of one night, case by case, for the strip below a series. Older nights have their Parquet files."""
 
+import hashlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,6 @@ import pyarrow as pa
 
 from benchmarks.harness.records import Night
 from benchmarks.harness.samples import read_samples
-from reports.derive import Processes
 from reports.sources import History
 
 SHOWN_NIGHTS = 10  # the newest of each GPU model; a night of 40 cases takes about a MB
@@ -25,7 +25,7 @@ def night_samples(history: History, night: Night) -> dict[str, dict[str, Any]]:
     ``dropped`` are places among ``values`` that do not count: the card was held back when they were taken.
     """
     processes = history.processes(night)
-    found: dict[str, Samples] = {case: {} for case in cases_of(processes)}
+    found: dict[str, Samples] = {case: {} for case in processes.cases()}
     unreadable: dict[int, str] = {}
     for place, record in enumerate(processes.records):
         try:
@@ -33,16 +33,23 @@ def night_samples(history: History, night: Night) -> dict[str, dict[str, Any]]:
         except (OSError, ValueError, pa.ArrowException) as error:
             unreadable[place] = type(error).__name__  # its text may name the machine's folders
             continue
-        for case, series, values, accepted in _runs(table):
+        for old, series, values, accepted in _runs(table):
+            case = history.aliases.now(old)
             own = found.setdefault(case, {}).setdefault(series, {}).setdefault(place, {"values": [], "dropped": []})
             own["dropped"] += [len(own["values"]) + int(index) for index in np.flatnonzero(~accepted)]
             own["values"] += [round(float(value), 4) for value in values]
     return {case: {"series": series, "unreadable": unreadable} for case, series in found.items()}
 
 
-def cases_of(processes: Processes) -> list[str]:
-    """Names of the cases that a night measured or computed anything of."""
-    return list(dict.fromkeys(item.case for record in processes.records for item in record.measurements))
+def samples_hash(history: History, record_ids: Iterable[str]) -> bytes:
+    """SHA-256 of the tables of these records."""
+    told = hashlib.sha256()
+    for id_ in record_ids:
+        try:
+            told.update(hashlib.sha256(_beside(history, id_).read_bytes()).digest())
+        except OSError:
+            told.update(b"absent")
+    return told.digest()
 
 
 def _beside(history: History, record_id: str) -> Path:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from benchmarks.harness.records import Measurement, Night
+from benchmarks.harness.records import Night
 from benchmarks.static.series import LAUNCHES, METRICS
 from reports import derive, text
 from reports.cases import VERDICT_MARKS
@@ -11,6 +11,7 @@ from reports.derive import Processes
 from reports.document import Cell, Document, Head, Section, Table, cells, heads
 from reports.pages.documents import document_content
 from reports.pages.page import Content, Page, Site
+from reports.process import Problem
 
 SHORT = {  # of METRICS, for a column's head
     "spill_instructions": "spills",
@@ -116,11 +117,10 @@ def _tone(verdict: str) -> str:
 def _ops(site: Site, nights: dict[str, Night]) -> Iterator[Section]:
     found = {arch: site.history.processes(night) for arch, night in nights.items()}
     ops = dict.fromkeys(
-        (item.op, item.provider)
+        (line.op, line.provider)
         for processes in found.values()
-        for record in processes.records
-        for item in record.measurements
-        if item.contract == "static"
+        for line in processes.lines().values()
+        if line.contract == "static"
     )
     ordered = sorted(ops, key=lambda pair: (pair[1] != "recoverssm", pair))
     yield Section("launches", "Launches", tables=(_launches(found, ordered),))
@@ -144,8 +144,8 @@ def _launches(found: dict[str, Processes], ops: Sequence[tuple[str, str]]) -> Ta
 
 def _launched(processes: Processes, op: str, provider: str) -> str:
     """Of several cases the range."""
-    items = [figures[LAUNCHES] for figures in _figures(processes, op, provider).values() if LAUNCHES in figures]
-    known = sorted({item.value for item in items if item.value is not None})
+    items = [figures.get(LAUNCHES) for figures in _figures(processes, op, provider).values()]
+    known = sorted({item for item in items if isinstance(item, float)})
     return " to ".join(dict.fromkeys(text.number(value, 0) for value in (known[:1] + known[-1:]))) or text.MISSING
 
 
@@ -163,20 +163,20 @@ def _rows(arch: str, processes: Processes, op: str, provider: str) -> list[tuple
     return [(Cell(arch), _cases(names), *figures) for figures, names in grouped.items()]
 
 
-def _figures(processes: Processes, op: str, provider: str) -> dict[str, dict[str, Measurement]]:
+def _figures(processes: Processes, op: str, provider: str) -> dict[str, dict[str, float | Problem]]:
     """By case and metric."""
-    found: dict[str, dict[str, Measurement]] = {}
-    for record in processes.records:
-        for item in record.measurements:
-            if (item.op, item.provider, item.contract) == (op, provider, "static"):
-                found.setdefault(item.case, {})[item.metric] = item
+    found: dict[str, dict[str, float | Problem]] = {}
+    for columns in (record.columns for record in processes.records):
+        for place, (line, value) in enumerate(zip(columns.shape.lines, columns.values, strict=True)):
+            if (line.op, line.provider, line.contract) == (op, provider, "static"):
+                found.setdefault(line.case, {})[line.metric] = columns.problems.get(place, value)
     return {case: found[case] for case in sorted(found, key=text.natural_key)}
 
 
-def _cell(item: Measurement) -> Cell:
-    if item.status != "ok":
-        return Cell(item.status, hint=item.reason, tone="bad")
-    return Cell(text.number(item.value, 0))
+def _cell(figure: float | Problem) -> Cell:
+    if isinstance(figure, Problem):
+        return Cell(figure.status, hint=figure.reason, tone="bad")
+    return Cell(text.number(figure, 0))
 
 
 def _cases(names: Sequence[str]) -> Cell:

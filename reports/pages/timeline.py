@@ -4,9 +4,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks.harness.records import Environment, Night, Record, Verdict
+from benchmarks.harness.records import Case, Environment, Night, Verdict
 from reports import derive, text
 from reports.derive import Processes, Series
+from reports.process import Process
 from reports.sources import CPU, History
 from reports.views import EXIT_WORDS, raw_links
 
@@ -55,15 +56,19 @@ class Timeline:
         return any(moment.night.is_static for moment in self.moments)
 
     @property
-    def records(self) -> list[Record]:
+    def records(self) -> list[Process]:
         return [record for moment in self.moments for record in moment.processes.records]
+
+    def newest(self, case: str) -> Case | None:
+        """As its newest record describes it."""
+        return next((one for record in reversed(self.records) for one in record.cases if one.name == case), None)
 
     def keys(self) -> dict[str, list[Series]]:
         """The series of each case that any night has, both in natural order."""
         found: dict[str, dict[Series, None]] = {}
-        for record in self.records:
-            for item in record.measurements:
-                found.setdefault(item.case, {})[Series(item.metric, item.op, item.provider, item.contract)] = None
+        for shape in {id(record.columns.shape): record.columns.shape for record in self.records}.values():
+            for line in shape.lines:
+                found.setdefault(line.case, {})[Series(line.metric, line.op, line.provider, line.contract)] = None
         return {case: sorted(found[case], key=_order) for case in sorted(found, key=text.natural_key)}
 
 
@@ -134,7 +139,7 @@ def _night(history: History, moment: Moment, *, raw: bool) -> dict[str, Any]:
     }
 
 
-def _process(history: History, night: int, record: Record, cards: Sequence[str], *, raw: bool) -> dict[str, Any]:
+def _process(history: History, night: int, record: Process, cards: Sequence[str], *, raw: bool) -> dict[str, Any]:
     return {
         "night": night,
         "id": record.id,

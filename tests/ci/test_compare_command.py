@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from ci.__main__ import app
 from ci.commits.compare import Filters, compare
 from ci.exits import Exit, MissingDataError, UsageError
-from reports.sources import read_stores
+from reports.sources import read_records
 from tests.ci.nights import CASE, ENVIRONMENT, QUIET, exact, make_case, make_record, timed
 from tests.ci.stores import MadeNight, make_night, samples_of, store_nights
 
@@ -20,7 +20,7 @@ H100 = replace(ENVIRONMENT, gpu_model="nvidia-h100")
 def stored(tmp_path, *nights):
     folder = tmp_path / "store"
     store_nights(folder, *nights)
-    return read_stores([str(folder)])
+    return read_records([str(folder)])
 
 
 def run(tmp_path, *arguments):
@@ -184,7 +184,7 @@ def test_two_commits_of_one_backfill_are_compared_by_its_records(tmp_path):
         for record in backfilled(nights[0], "backfill-1", commit, levels):
             store.add_record(record, samples_of(record))
 
-    found = compare(read_stores([str(store.folder)]), a, b)
+    found = compare(read_records([str(store.folder)]), a, b)
 
     assert found.code == Exit.REGRESSED
     assert found.a.what == f"commit {a} (backfill backfill-1)"
@@ -199,7 +199,7 @@ def test_broken_control_leaves_a_backfilled_process_out(tmp_path):
     for record in records:
         store.add_record(record, samples_of(record))
 
-    found = compare(read_stores([str(store.folder)]), "latest", commit, Filters(op="verify", provider="recoverssm"))
+    found = compare(read_records([str(store.folder)]), "latest", commit, Filters(op="verify", provider="recoverssm"))
 
     assert found.code == Exit.PASS
     assert len(found.b.records) == 5
@@ -235,4 +235,4 @@ def test_compiled_figures_of_the_commit_do_not_stand_in_its_way(tmp_path):
     )
     store.add_record(compiled, samples_of(compiled))
 
-    assert compare(read_stores([str(store.folder)]), "01000000", "latest").a.gpu_model == "nvidia-h200"
+    assert compare(read_records([str(store.folder)]), "01000000", "latest").a.gpu_model == "nvidia-h200"

@@ -12,9 +12,9 @@ from benchmarks.harness.store import Store
 from ci.__main__ import app
 from ci.exits import Exit, MissingDataError
 from ci.history.query import Filters, query
-from reports.derive import Processes
 from tests.ci.nights import CASE, ENVIRONMENT
 from tests.ci.stores import LEVELS, make_night, samples_of, store_nights, verdicts_of
+from tests.reports.golden import processes_of
 
 HISTORY = Path(__file__).resolve().parents[2] / "reports" / "history"
 FIELDS = ["metric", "op", "provider", "case", "gpu", "contract", "value", "unit", "low", "high", "process_sd_pct"]
@@ -146,7 +146,7 @@ def test_figures_are_those_of_the_page():
     rows = {(r.metric, r.op, r.provider): r for r in ask(HISTORY, gpu_model="nvidia-h200", case=CASE)}
     overhead = rows["verify_overhead", "verify", "recoverssm"]
     (night,) = [night for night in store.nights("nvidia-h200") if overhead.record in night.records]
-    head = Processes(store.records(night.records)).headline(CASE)
+    head = processes_of(store.records(night.records)).headline(CASE)
 
     assert 100 * overhead.value == pytest.approx(head.verify_overhead_pct.median)
     assert 100 * rows["step_overhead", "step", "recoverssm"].value == pytest.approx(head.step_overhead_pct.median)

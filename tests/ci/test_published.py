@@ -13,6 +13,7 @@ from ci.exits import Exit, MissingDataError
 from ci.published import pr51855, pr52993, pr56082
 from ci.published.recorded import Recorded
 from ci.published.tables import TABLES, again, table
+from reports.process import Process
 from reports.sources import History
 from tests.ci.nights import ENVIRONMENT, make_record, timed
 
@@ -42,7 +43,7 @@ def history_of(*nights, model="nvidia-h200"):
             timed(us, provider=provider, op=op, case=case.name) for (provider, op, case), us in found.items()
         ]
         record = make_record(measurements, id=f"2026010{number}T010000Z-0123456-aaaaa{number}")
-        history.records[record.id] = record
+        history.records[record.id] = Process.of(record)
         history.nights[f"n{number}"] = records.Night(
             id=f"n{number}",
             created_utc=f"2026-01-0{number + 1}T00:00:00Z",

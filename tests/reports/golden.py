@@ -4,8 +4,8 @@ Times scale with batch, heads and window from round figures at batch 32: verify 
 (+20 %), commit 1200 us, step 5000 us against 4000 us (+25 %). Process i of a night is slower by i * 0.1 %.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
@@ -25,6 +25,9 @@ from benchmarks.harness.records import (
 )
 from benchmarks.harness.samples import SampleSeries, samples_table
 from benchmarks.harness.store import Store
+from reports.derive import Processes
+from reports.process import Process
+from reports.sources import History
 
 HEADLINE = "kimi_k3_tp8_b32_t8_a3.84_fp32"
 SKIPPED = "kimi_k3_tp1_b16_t8_a3.84_fp32"
@@ -124,6 +127,29 @@ def golden_record(plan: NightPlan, index: int, cases: list[Case]) -> Record:
         measurements=[item for case in cases for item in measure(plan, index, case)]
         + (_twin_times() if is_cpu else []),
     )
+
+
+def processes_of(records: Sequence[Record]) -> Processes:
+    """As pages get them from a store."""
+    checks = {record.id: record.checks for record in records}
+    return Processes([Process.of(record) for record in records], checks.__getitem__)
+
+
+@dataclass
+class HistoryInMemory(History):
+    """Of records that no file holds."""
+
+    whole: dict[str, Record] = field(default_factory=dict)
+
+    def checks(self, id_: str) -> list[Check]:
+        return self.whole[id_].checks
+
+
+def history_of(night: Night, records: Sequence[Record]) -> History:
+    """One night."""
+    whole = {record.id: record for record in records}
+    processes = {record.id: Process.of(record) for record in records}
+    return HistoryInMemory(nights={night.id: night}, records=processes, whole=whole)
 
 
 def _environment(plan: NightPlan) -> Environment:

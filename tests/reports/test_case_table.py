@@ -4,8 +4,7 @@ import msgspec
 
 from benchmarks.harness.records import Night
 from reports.cases import CPU_COLUMNS, GPU_COLUMNS, rows_of
-from reports.derive import Processes
-from tests.reports.golden import HEADLINE, NightPlan, golden_cases, golden_record
+from tests.reports.golden import HEADLINE, NightPlan, golden_cases, golden_record, processes_of
 
 
 def row_of(record, columns):
@@ -13,7 +12,7 @@ def row_of(record, columns):
         id="n", created_utc=record.created_utc, case_set="smoke", gpu_model="cpu", records=[record.id], verdicts=[],
         accepted=False, exit_code=0,
     )  # fmt: skip
-    return next(row for row in rows_of(night, Processes([record]), columns) if row.name == HEADLINE)
+    return next(row for row in rows_of(night, processes_of([record]), columns) if row.name == HEADLINE)
 
 
 def test_a_check_of_a_shrunken_twin_does_not_pass_for_one_of_the_case():

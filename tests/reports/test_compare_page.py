@@ -14,6 +14,7 @@ from benchmarks.harness.samples import samples_table
 from benchmarks.harness.store import Store
 from reports.derive import VERIFY
 from reports.pages.compare import values_of
+from reports.process import Process
 from reports.sources import read_stores
 from tests.reports.browsing import opened
 from tests.reports.golden import HEADLINE, NightPlan, golden_cases, golden_record, write_night
@@ -46,32 +47,18 @@ def welch(before: list[float], after: list[float]) -> tuple[float, float, float]
     return math.exp(statistics.fmean(b) - statistics.fmean(a)), math.exp(low), math.exp(high)
 
 
-def test_a_new_series_leaves_the_places_of_earlier_ones_as_they_are():
-    case = golden_cases()[:2]
-    first, both = (golden_record(NightPlan(1), 0, own) for own in (case[1:], case))
-    keys: dict = {}
-
-    before = values_of([first], keys)
-    kept = dict(keys)
-    values_of([both], keys)
-
-    assert [row[0] for row in before] == list(range(len(kept)))
-    assert {key: keys[key] for key in kept} == kept
-    assert len(keys) == 2 * len(kept)
-
-
 def test_values_are_those_of_valid_measurements():
     record = golden_record(NightPlan(1), 0, golden_cases()[:1])
     broken = Measurement(
         metric="m", op="o", provider="p", case="c", contract="graph-cold", unit="us", status="failed", reason="why"
     )
-    keys: dict = {}
+    whole = Process.of(msgspec.structs.replace(record, measurements=[*record.measurements, broken]))
+    places = {line.key: place for place, line in enumerate(whole.columns.shape.lines)}
 
-    found = values_of([msgspec.structs.replace(record, measurements=[*record.measurements, broken])], keys)
+    values = dict(values_of([whole], places))
 
-    values = dict(found)
-    assert all(values[keys[m.key][0]] == pytest.approx(m.value, rel=1e-6) for m in record.measurements)
-    assert keys[broken.key][0] not in values
+    assert all(values[places[m.key]] == pytest.approx(m.value, rel=1e-6) for m in record.measurements)
+    assert places[broken.key] not in values
 
 
 def test_two_nights_show_what_changed_with_its_ratio_and_interval(browser, golden_site, golden_store):

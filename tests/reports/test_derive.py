@@ -5,8 +5,8 @@ import pytest
 
 from benchmarks.harness.records import Check, Measurement, Night, Record, Verdict
 from reports import derive
-from reports.derive import COMMIT, FULL_VERIFY, SAVED_PCT, STEP, VERIFY, Figure, Processes
-from tests.reports.golden import NightPlan, golden_cases, golden_record
+from reports.derive import COMMIT, FULL_VERIFY, SAVED_PCT, STEP, VERIFY, Figure
+from tests.reports.golden import NightPlan, golden_cases, golden_record, processes_of
 
 CASE = golden_cases()[0].name
 
@@ -49,7 +49,7 @@ def night_of(day: int, case_set: str) -> Night:
 def test_a_ratio_is_taken_inside_each_process_before_the_median():
     # Two of three processes ran at half speed. Within each process the overhead is 10, 20 and 30 %;
     # the ratio of the two medians would be 200 / 150 - 1 = 33 %.
-    processes = Processes(
+    processes = processes_of(
         [record_of(0, ours=110, full=100), record_of(1, ours=240, full=200), record_of(2, ours=195, full=150)]
     )
 
@@ -60,7 +60,7 @@ def test_a_ratio_is_taken_inside_each_process_before_the_median():
 
 
 def test_a_process_without_a_valid_denominator_does_not_enter_the_ratio():
-    processes = Processes(
+    processes = processes_of(
         [record_of(0, ours=110, full=100), record_of(1, ours=110, full=None), record_of(2, ours=110, full=0)]
     )
 
@@ -68,7 +68,7 @@ def test_a_process_without_a_valid_denominator_does_not_enter_the_ratio():
 
 
 def test_a_ratio_without_any_pair_says_why():
-    processes = Processes([record_of(0, ours=110, full=None)])
+    processes = processes_of([record_of(0, ours=110, full=None)])
 
     figure = processes.ratio_pct(VERIFY, FULL_VERIFY, CASE)
 
@@ -77,7 +77,7 @@ def test_a_ratio_without_any_pair_says_why():
 
 
 def test_a_ratio_whose_halves_lie_in_different_processes_is_no_ratio():
-    processes = Processes([record_of(0, ours=110), record_of(1, full=100)])
+    processes = processes_of([record_of(0, ours=110), record_of(1, full=100)])
 
     assert processes.ratio_pct(VERIFY, FULL_VERIFY, CASE) == Figure(
         reason="no process has both recoverssm and full_state verify"
@@ -85,18 +85,18 @@ def test_a_ratio_whose_halves_lie_in_different_processes_is_no_ratio():
 
 
 def test_a_series_nobody_measured_is_said_to_be_not_measured():
-    assert Processes([record_of(0, ours=1)]).figure(STEP, CASE) == Figure(reason="not measured")
+    assert processes_of([record_of(0, ours=1)]).figure(STEP, CASE) == Figure(reason="not measured")
 
 
 def test_an_invalid_value_is_left_out_of_the_median():
-    processes = Processes([record_of(0, commit=10), record_of(1, commit=None), record_of(2, commit=20)])
+    processes = processes_of([record_of(0, commit=10), record_of(1, commit=None), record_of(2, commit=20)])
 
     assert processes.figure(COMMIT, CASE).median == 15
 
 
 def test_processes_that_disagree_on_an_exact_value_give_none():
-    agree = Processes([record_of(0, saved=70.0), record_of(1, saved=70.0)])
-    disagree = Processes([record_of(0, saved=70.0), record_of(1, saved=71.0)])
+    agree = processes_of([record_of(0, saved=70.0), record_of(1, saved=70.0)])
+    disagree = processes_of([record_of(0, saved=70.0), record_of(1, saved=71.0)])
 
     assert agree.exact(SAVED_PCT, CASE).median == 70.0
     assert disagree.exact(SAVED_PCT, CASE) == Figure(reason="processes disagree on an exact value: [70.0, 71.0]")
@@ -113,7 +113,7 @@ def test_spread_is_none_below_two_processes_and_at_mean_zero(values):
 
 def test_headline_of_golden_records_has_the_known_figures():
     case = golden_cases()[4].name
-    processes = Processes([golden_record(NightPlan(1), index, golden_cases()) for index in range(5)])
+    processes = processes_of([golden_record(NightPlan(1), index, golden_cases()) for index in range(5)])
 
     headline = processes.headline(case)
 
@@ -123,9 +123,9 @@ def test_headline_of_golden_records_has_the_known_figures():
 
 
 def test_a_case_is_skipped_only_when_no_time_of_it_is_valid():
-    timed = Processes([record_of(0, ours=1.0, commit=None)])
-    untimed = Processes([record_of(0, ours=None, saved=70.0)])
-    exact_only = Processes([record_of(0, saved=70.0)])
+    timed = processes_of([record_of(0, ours=1.0, commit=None)])
+    untimed = processes_of([record_of(0, ours=None, saved=70.0)])
+    exact_only = processes_of([record_of(0, saved=70.0)])
 
     assert timed.skip_reasons(CASE) == []
     assert untimed.skip_reasons(CASE) == ["invalid: below its roofline"]

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.harness.store import Store
 from reports.site import build_site
-from reports.sources import read_stores
+from reports.sources import read_records, read_stores
 from tests.reports.synthetic import MODELS, Generator, write_large
 
 
@@ -26,7 +26,7 @@ def files_of(site: Path) -> dict[Path, tuple[int, bytes]]:
 
 
 def test_records_that_share_what_is_equal_say_what_they_said(large_store):
-    history = read_stores([str(large_store)])
+    history = read_records([str(large_store)])
     stored = Store(large_store, writable=False)
 
     assert list(history.records.values()) == stored.records()
@@ -40,7 +40,7 @@ def test_both_models_have_all_their_nights_and_series(large_store):
     history = read_stores([str(large_store)])
 
     assert {model: len(history.of(model)) for model in history.gpu_models()} == dict.fromkeys(MODELS, 3)
-    assert len({item.key for record in history.records.values() for item in record.measurements}) == 2 * 15
+    assert len({line.key for record in history.records.values() for line in record.columns.shape.lines}) == 2 * 15
 
 
 def test_a_rebuild_is_the_site_that_a_first_build_would_be_and_leaves_equal_files_alone(large_store, tmp_path):

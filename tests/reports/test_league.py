@@ -10,8 +10,10 @@ from reports.pages.commit import Others
 from reports.pages.league import PAGE, league_document
 from reports.pages.page import Site
 from reports.peers import read_peers
+from reports.process import Process
 from reports.sources import History
 from tests.ci.nights import ENVIRONMENT, make_case, make_record, timed
+from tests.reports.golden import history_of as in_memory
 from tests.reports.reading import table, texts
 
 B32, B1 = "kimi_k3_tp8_b32_t8_a3.84_fp32", "kimi_k3_tp8_b1_t8_a3.84_fp32"
@@ -67,7 +69,7 @@ def history_of(found, case_set="league", model="nvidia-h200"):
         accepted=False,
         exit_code=0,
     )
-    return History(nights={night.id: night}, records={record.id: record for record in found})
+    return in_memory(night, found)
 
 
 @pytest.fixture
@@ -157,7 +159,7 @@ def test_the_newest_league_is_shown_before_newer_nights_of_other_sets():
     night = msgspec.structs.replace(
         history.of("nvidia-h200")[0], id="z", created_utc="2026-01-06T02:00:00Z", case_set="smoke", records=[newer.id]
     )
-    history.nights["z"], history.records[newer.id] = night, newer
+    history.nights["z"], history.records[newer.id] = night, Process.of(newer)
 
     assert league_of(history, "nvidia-h200").night.case_set == "league"
     assert league_of(History(), "nvidia-h200") is None

@@ -6,9 +6,9 @@ from msgspec.structs import replace
 from benchmarks.harness.records import Check, Measurement
 from reports.pages.numerics import numerics_document
 from reports.pages.page import Site
-from reports.sources import History
+from reports.sources import History, read_records
 from tests.reports.browsing import opened
-from tests.reports.golden import HEADLINE
+from tests.reports.golden import HEADLINE, history_of
 from tests.reports.reading import column, shown_rows, table, texts
 
 
@@ -16,26 +16,28 @@ def exact(op, provider, metric, value):
     return Measurement(metric=metric, op=op, provider=provider, case=HEADLINE, contract="exact", unit="", value=value)
 
 
-def with_long_run(history):
-    """The newest H200 night, its records followed over a long run: 2e-6 at its end, four times the early error."""
-    night = history.of("nvidia-h200")[-1]
+@pytest.fixture
+def stored(golden_store):
+    """With every measurement and check."""
+    return read_records([str(golden_store)])
+
+
+def with_long_run(stored):
+    """Records of the newest H200 night, followed over a long run: 2e-6 at its end, four times the early error."""
     more = [exact("chain", "recoverssm", "state_error", 2e-6), exact("chain", "recoverssm", "state_error_growth", 4.0)]
     check = Check(
         case=HEADLINE, op="chain", provider="recoverssm", metric="state_error", value=2e-6, limit=1e-5, passed=True
     )
-    records = {
-        id_: replace(
-            history.records[id_],
-            measurements=history.records[id_].measurements + more,
-            checks=[*history.records[id_].checks, check],
-        )
-        for id_ in night.records
-    }
-    return History(nights={night.id: night}, records=records)
+    records = [stored.records[id_] for id_ in stored.of("nvidia-h200")[-1].records]
+    return [
+        replace(record, measurements=[*record.measurements, *more], checks=[*record.checks, check])
+        for record in records
+    ]
 
 
-def test_a_long_run_has_its_error_limit_and_growth_and_both_ends_are_drawn(golden_history, now):
-    document = numerics_document(Site(with_long_run(golden_history), now))
+def test_a_long_run_has_its_error_limit_and_growth_and_both_ends_are_drawn(stored, now):
+    night = stored.of("nvidia-h200")[-1]
+    document = numerics_document(Site(history_of(night, with_long_run(stored)), now))
 
     assert texts(table(document, "States after a long run")) == [
         [HEADLINE, "bounded gate", "heads written as usual", "RecoverSSM", "2.0e−6", "1.0e−5", "4.00", "2026-01-04"]
@@ -44,12 +46,11 @@ def test_a_long_run_has_its_error_limit_and_growth_and_both_ends_are_drawn(golde
     assert [(point.x, point.y) for point in chart.lines[0].points] == [(100, pytest.approx(5e-7)), (10_000, 2e-6)]
 
 
-def test_processes_that_disagree_on_an_exact_error_have_no_value(golden_history, now):
-    history = with_long_run(golden_history)
-    first = next(iter(history.records.values()))
-    history.records[first.id] = replace(
-        first, measurements=[*first.measurements[:-2], exact("chain", "recoverssm", "state_error", 3e-6)]
-    )
+def test_processes_that_disagree_on_an_exact_error_have_no_value(stored, now):
+    first, *others = with_long_run(stored)
+    other = exact("chain", "recoverssm", "state_error", 3e-6)
+    odd = replace(first, measurements=[*first.measurements[:-2], other])
+    history = history_of(stored.of("nvidia-h200")[-1], [odd, *others])
 
     found = table(numerics_document(Site(history, now)), "States after a long run")
 
@@ -67,9 +68,9 @@ def test_the_largest_error_of_each_kind_stands_beside_its_limit(golden_history, 
     ]
 
 
-def test_a_failed_check_is_listed_with_what_it_saw(golden_history, now):
-    night = golden_history.of("nvidia-h100")[-1]
-    first = golden_history.records[night.records[0]]
+def test_a_failed_check_is_listed_with_what_it_saw(stored, now):
+    night = stored.of("nvidia-h100")[-1]
+    first, *others = (stored.records[id_] for id_ in night.records)
     bad = Check(
         case=HEADLINE,
         op="verify",
@@ -80,17 +81,16 @@ def test_a_failed_check_is_listed_with_what_it_saw(golden_history, now):
         passed=False,
         detail="NaN",
     )
-    records = {id_: golden_history.records[id_] for id_ in night.records} | {first.id: replace(first, checks=[bad])}
-    found = table(
-        numerics_document(Site(History(nights={night.id: night}, records=records), now)), "Checks that failed"
-    )
+    history = history_of(night, [replace(first, checks=[bad]), *others])
+
+    found = table(numerics_document(Site(history, now)), "Checks that failed")
 
     assert texts(found) == [[HEADLINE, "verify", "recoverssm", "untouched", "not finite", "0", "✕ NaN"]]
 
 
 def test_no_failure_says_how_many_checks_passed(golden_history, now):
     night = golden_history.of("nvidia-h100")[-1]
-    history = History(nights={night.id: night}, records=golden_history.records)
+    history = History(nights={night.id: night}, records=golden_history.records, paths=golden_history.paths)
 
     found = table(numerics_document(Site(history, now)), "Checks that failed")
 

@@ -16,9 +16,10 @@ from ci.config import load_thresholds
 from reports.addresses import series_address
 from reports.derive import COMMIT, VERIFY, Series
 from reports.pages.samples import SHOWN_NIGHTS, night_samples
-from reports.pages.series import case_series, segments
+from reports.pages.series import case_series
 from reports.pages.timeline import Timeline, timeline, timeline_data
-from reports.sources import History, read_stores
+from reports.sources import History, read_records, read_stores
+from reports.steps import segments
 from tests.reports.browsing import is_light, opened
 from tests.reports.golden import HEADLINE, SKIPPED, NightPlan, golden_cases, golden_record, write_night
 
@@ -91,7 +92,7 @@ def test_without_ruptures_levels_are_there_and_the_page_says_what_is_not(long_li
     def absent(values, limit_pct):
         raise ModuleNotFoundError("No module named 'ruptures'")
 
-    monkeypatch.setattr("reports.pages.series.steps", absent)
+    monkeypatch.setattr("reports.steps.steps", absent)
     found = segments(long_line, figures_of(long_line), limit_pct=1.5)
 
     assert len(found.levels) == 1
@@ -99,16 +100,16 @@ def test_without_ruptures_levels_are_there_and_the_page_says_what_is_not(long_li
 
 
 def test_every_value_of_a_data_file_is_that_of_its_record(golden_store):
-    history = read_stores([str(golden_store)])
+    history, stored = (read([str(golden_store)]) for read in (read_stores, read_records))
     line = timeline(history, "nvidia-h200")
     processes = timeline_data(history, line, raw=True)["processes"]
 
-    data = case_series(line, HEADLINE, line.keys()[HEADLINE], load_thresholds())
+    data = case_series(line, HEADLINE, line.keys()[HEADLINE], load_thresholds(), {})
 
     for series in data["series"]:
         metric, op, provider, contract = series["key"].split("/")
         for process, value in zip(processes, series["values"], strict=True):
-            measured = {item.key: item.value for item in history.records[process["id"]].measurements}
+            measured = {item.key: item.value for item in stored.records[process["id"]].measurements}
             assert measured[metric, op, provider, HEADLINE, contract] == value
     assert {series["better"] for series in data["series"]} == {"lower", "higher"}
 
@@ -116,7 +117,7 @@ def test_every_value_of_a_data_file_is_that_of_its_record(golden_store):
 def test_a_skipped_case_has_its_reason_instead_of_values(golden_store):
     line = timeline(read_stores([str(golden_store)]), "nvidia-h200")
 
-    data = case_series(line, SKIPPED, [VERIFY], load_thresholds())["series"][0]
+    data = case_series(line, SKIPPED, [VERIFY], load_thresholds(), {})["series"][0]
 
     assert set(data["values"]) == {None}
     assert "needs 153.2 GiB" in data["reasons"][0]

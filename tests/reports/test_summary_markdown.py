@@ -45,7 +45,12 @@ def test_no_night_is_said(now):
 
 
 def test_unreadable_files_are_named(golden_history, now):
-    history = History(nights=golden_history.nights, records=golden_history.records, damaged=["store/x.json: truncated"])
+    history = History(
+        nights=golden_history.nights,
+        records=golden_history.records,
+        paths=golden_history.paths,
+        damaged=["store/x.json: truncated"],
+    )
 
     assert texts(table(summary_document(Site(history, now)), "Files that could not be read")) == [
         ["store/x.json: truncated"]

@@ -2,15 +2,14 @@
 
 import pytest
 
-from reports.derive import Processes
 from reports.text import NBSP
 from reports.tiles import Past, sparkline, tiles_of
-from tests.reports.golden import HEADLINE, SKIP_REASON, SKIPPED, NightPlan, golden_cases, golden_record
+from tests.reports.golden import HEADLINE, SKIP_REASON, SKIPPED, NightPlan, golden_cases, golden_record, processes_of
 
 
 def past_of(*plans: NightPlan) -> list[Past]:
     return [
-        Past("commit x", Processes([golden_record(plan, index, golden_cases()) for index in range(3)]))
+        Past("commit x", processes_of([golden_record(plan, index, golden_cases()) for index in range(3)]))
         for plan in plans
     ]
 
