@@ -14,12 +14,12 @@ PROVIDER ?= recoverssm
 
 PY := .venv/bin/python
 STORES = --store $(STORE) $(if $(wildcard reports/history),--store reports/history)
-# An empty store gives a page that says so; a GPU host without plotly leaves the page to another machine.
+# An empty store gives a page that says so; a GPU host without jinja2 leaves the page to another machine.
 define BUILD_PAGE
 case '$(STORE)' in branch:*) ;; *) mkdir -p '$(STORE)' ;; esac; \
-  if $(PY) -c 'import jinja2, plotly' 2>/dev/null; then \
+  if $(PY) -c 'import jinja2' 2>/dev/null; then \
     $(PY) -m reports build $(STORES) --out $(SITE) >/dev/null && echo 'page: $(abspath $(SITE))/index.html'; \
-  else echo 'no plotly here: where it is, run python -m reports build $(STORES) --out $(SITE)'; fi
+  else echo 'no jinja2 here: where it is, run python -m reports build $(STORES) --out $(SITE)'; fi
 endef
 
 .DEFAULT_GOAL := help

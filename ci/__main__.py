@@ -97,7 +97,7 @@ def nightly(  # the options are the documentation
     gpus: Annotated[str | None, typer.Option(help="all, cpu, or UUIDs with commas; the first GPU if left out.")] = None,
     commit: CommitOption = None,
     wait: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="Wait so long for a GPU in use.")] = 0.0,
-    page: Annotated[bool, typer.Option(help="Build the page where plotly is installed.")] = True,
+    page: Annotated[bool, typer.Option(help="Build the page where jinja2 is installed.")] = True,
     fork: Annotated[
         str | None, typer.Option(metavar="no|yes|mixed", help="Fork measuring processes (ci/nightly.toml).")
     ] = None,

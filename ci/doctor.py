@@ -308,11 +308,10 @@ def _git() -> Finding:
 
 
 def _page() -> Finding:
-    absent = [name for name in ("plotly", "jinja2") if importlib.util.find_spec(name) is None]
-    if absent:
+    if importlib.util.find_spec("jinja2") is None:
         fix = "build it elsewhere from the store: python -m reports build --store STORE --out DIR"
-        return Finding("page", "limited", f"not installed: {', '.join(absent)}", fix)
-    return Finding("page", "ok", f"plotly {_version('plotly')}, jinja2 {_version('jinja2')}")
+        return Finding("page", "limited", "not installed: jinja2", fix)
+    return Finding("page", "ok", f"jinja2 {_version('jinja2')}")
 
 
 def _browser() -> Finding:

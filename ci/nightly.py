@@ -313,8 +313,8 @@ def _build_page(store: Store, site: Path, result: Result) -> None:
     command = [sys.executable, "-m", "reports", "build", "--store", str(store.folder)]
     command += ["--store", str(HISTORY)] if HISTORY.is_dir() else []
     command += ["--out", str(site)]
-    if importlib.util.find_spec("plotly") is None:
-        result.messages.append(f"no page here (plotly is not installed); elsewhere: python {' '.join(command[1:])}")
+    if importlib.util.find_spec("jinja2") is None:
+        result.messages.append(f"no page here (jinja2 is not installed); elsewhere: python {' '.join(command[1:])}")
         return
     try:
         done = subprocess.run(

@@ -94,12 +94,14 @@ def build(
     Example: `python -m reports build --store reports/history --store .nights --out site`;
     `python -m reports build --store reports/history --format markdown --page trust --out summary.md`
     """
-    from reports.kept import Kept
-    from reports.site import ForeignFolderError, build_site
-
+    try:
+        from reports.kept import Kept
+        from reports.site import ForeignFolderError, build_site
+    except ModuleNotFoundError as error:
+        _fail(f"{error}: pip install 'recoverssm[report]', or run: make setup", ENVIRONMENT)
     if page and form == "html":
         _fail("--page: the site has every page; expected --format markdown beside it", USAGE)
-    cache = cache or out.with_name(f".{out.name}.cache")
+    cache = cache or out.resolve().parent / f".{out.resolve().name}.cache"
     digests = Digests(cache / "digests" if form == "html" else None)
     history, records = _open(store, digests), _open_trust(trust)
     damaged = bool(history.damaged or records.damaged)
@@ -113,8 +115,6 @@ def build(
         kept.save()
     except ForeignFolderError as error:
         _fail(error, USAGE)
-    except ModuleNotFoundError as error:
-        _fail(error, ENVIRONMENT)
     except OSError as error:
         _fail(f"--out: {error}", ENVIRONMENT)
     if not history.nights:

@@ -9,8 +9,6 @@ import os
 import shutil
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +27,7 @@ from reports.views import raw_place
 MARKER = ".recoverssm-site"  # says that a folder is ours to overwrite
 OWNED = ("assets", "data", "figures", "files", "raw")
 GLOBAL = b"recoverssm_data"
+VENDORED = ("plotly-basic.min.js", "plotly-LICENSE.txt")  # of the folder of this name
 
 
 class ForeignFolderError(Exception):
@@ -77,9 +76,8 @@ def build_site(
         files.write(f"{page.name}.html", _render(page, contents, site).encode())
     for asset in (Path(__file__).parent / "assets").iterdir():
         files.copy(f"assets/{asset.name}", asset)
-    files.copy("assets/plotly.min.js", _plotly_script())
-    origin = f"plotly.js from the Python package plotly {version('plotly')}\n"
-    files.write("assets/plotly.version.txt", origin.encode())
+    for vendored in VENDORED:
+        files.copy(f"assets/{vendored}", Path(__file__).parent / "vendor" / vendored)
     if raw:
         for path in history.paths.values():
             for source in (path, path.with_suffix(".parquet")):
@@ -179,11 +177,3 @@ def _script(key: str, data: Any) -> bytes:
     # A classic script, because pages opened from file:// may not fetch JSON. Its encoding is the page's, UTF-8.
     name = json.dumps(key).encode()
     return b"(window.%b=window.%b||{})[%b]=%b;\n" % (GLOBAL, GLOBAL, name, msgspec.json.encode(data))
-
-
-def _plotly_script() -> Path:
-    # Found without importing plotly, which takes a second.
-    spec = find_spec("plotly")
-    if spec is None or spec.origin is None:
-        raise ModuleNotFoundError("plotly is not installed; pip install 'recoverssm[report]', or run: make setup")
-    return Path(spec.origin).parent / "package_data" / "plotly.min.js"

@@ -110,7 +110,7 @@ class TestNightly:
     def test_one_night_at_a_time_uses_a_card_and_is_never_cut_short(self, job):
         assert job["concurrency"] == {"group": "gpu-${{ matrix.gpu }}", "cancel-in-progress": False}
 
-    def test_the_page_is_left_out_where_plotly_is_not_installed(self, job):
+    def test_the_page_is_left_out_where_jinja2_is_not_installed(self, job):
         (page,) = [step for step in job["steps"] if step.get("name") == "page"]
         (upload,) = [step for step in job["steps"] if "upload-artifact" in step.get("uses", "")]
 

@@ -1,4 +1,4 @@
-// Figures. plotly.min.js is large, so it is loaded when the first figure comes near the window.
+// Figures. plotly-basic.min.js is large, so it is loaded when the first figure comes near the window.
 "use strict";
 
 const NARROW_PX = 620;
@@ -62,10 +62,10 @@ function whenNear(element, draw) {
   new IntersectionObserver((entries, observer) => {
     if (!entries.some((entry) => entry.isIntersecting)) return;
     observer.disconnect();
-    loadScript("assets/plotly.min.js").then(() => {
+    loadScript("assets/plotly-basic.min.js").then(() => {
       element.near = () => element.pending();
       element.pending();
-    }, () => say(element, "This figure needs assets/plotly.min.js, which did not load. The tables hold the same numbers."));
+    }, () => say(element, "This figure needs assets/plotly-basic.min.js, which did not load. The tables hold the same numbers."));
   }, { rootMargin: "300px" }).observe(element);
 }
 

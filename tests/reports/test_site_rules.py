@@ -1,9 +1,6 @@
 """Rules that every page keeps: where it may lie, what may run in it, what it does with odd stores, how it is used."""
 
-import functools
-import http.server
 import re
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +15,7 @@ from reports.sources import read_stores
 from tests.reports.browsing import FULLEST, opened, whole
 from tests.reports.golden import NightPlan, golden_cases, write_night
 from tests.reports.golden_static import write_static_night
+from tests.reports.serving import serving
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -30,23 +28,9 @@ ATTACK = "</script><img src=x onerror=\"document.title='owned'\">'&<svg onload=a
 
 
 @pytest.fixture(scope="module")
-def served(golden_site: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of the site below a prefix of two folders."""
-
-    class Quiet(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, *_: object) -> None:
-            """Say nothing."""
-
-    root = tmp_path_factory.mktemp("served")
-    (root / "some").mkdir()
-    (root / "some" / "prefix").symlink_to(golden_site)
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=root))
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}/some/prefix"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+def served(golden_site: Path) -> Iterator[str]:
+    with serving(golden_site) as address:
+        yield address
 
 
 @pytest.mark.parametrize("name", NAMES)
