@@ -93,7 +93,9 @@ def nightly(  # the options are the documentation
     seed: Annotated[int | None, typer.Option(help="Orders of cases and inputs; at random when left out.")] = None,
     processes: Annotated[int | None, typer.Option(min=1, help="Fresh processes per GPU (ci/nightly.toml).")] = None,
     out: Annotated[Path, typer.Option(help="Folder for the state of the night and its page.")] = Path("out/nightly"),
-    store: Annotated[str, typer.Option(help="Folder of records and nights, or branch:NAME.")] = "out/store",
+    store: Annotated[
+        str, typer.Option(help="Folder of records and nights, branch:NAME, or a URL (s3://...).")
+    ] = "out/store",
     gpus: Annotated[str | None, typer.Option(help="all, cpu, or UUIDs with commas; the first GPU if left out.")] = None,
     commit: CommitOption = None,
     wait: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="Wait so long for a GPU in use.")] = 0.0,
@@ -168,7 +170,9 @@ def asv_machine(
 
 @app.command("asv-export", epilog="Example: python -m ci asv-export --store reports/history && asv publish")
 def asv_export(
-    store: Annotated[str, typer.Option(help="Folder of records and nights, or branch:NAME; it is only read.")],
+    store: Annotated[
+        str, typer.Option(help="Folder of records and nights, branch:NAME, or a URL (s3://...); it is only read.")
+    ],
     results_dir: Annotated[
         Path, typer.Option(help="asv's folder of results; what asv itself measured there is kept.")
     ] = Path("out/asv/results"),
@@ -245,7 +249,9 @@ def profile(
 
 @app.command(epilog="Example: python -m ci nightly --set pr --fork mixed --processes 24; python -m ci spread")
 def spread(
-    store: Annotated[str, typer.Option(help="Folder of records and nights, or branch:NAME.")] = "out/store",
+    store: Annotated[
+        str, typer.Option(help="Folder of records and nights, branch:NAME, or a URL (s3://...).")
+    ] = "out/store",
     night: Annotated[str | None, typer.Option(help="Only this night; all with forked processes if left out.")] = None,
     as_json: JsonFlag = False,
 ) -> None:

@@ -239,7 +239,9 @@ def _locks(gpus: list[Gpu]) -> list[Finding]:
 
 
 def _disk(store: str) -> Finding:
-    folder = ROOT if store.startswith("branch:") else Path(store).absolute()
+    from benchmarks.harness.store import is_url
+
+    folder = ROOT if store.startswith("branch:") or is_url(store) else Path(store).absolute()
     while not folder.exists():
         folder = folder.parent
     free = shutil.disk_usage(folder).free

@@ -15,7 +15,7 @@ import msgspec
 import pyarrow as pa
 from rich.console import Console
 
-from benchmarks.harness.errors import AlreadyStoredError, BranchError, StoreError
+from benchmarks.harness.errors import AlreadyStoredError, BranchError, StoreError, UnsentError
 from benchmarks.harness.records import Record, decode_record, samples_path
 from benchmarks.harness.samples import read_samples
 from benchmarks.harness.store import Store
@@ -177,7 +177,7 @@ class Measuring:
             self.store.add_record(record, samples)
         except AlreadyStoredError:
             pass  # an earlier run was interrupted after storing it
-        except BranchError as error:
+        except (BranchError, UnsentError) as error:
             self.warnings.append(str(error))
 
     def _set_aside(self, path: Path, reason: str) -> str:

@@ -14,7 +14,7 @@ from filelock import FileLock, Timeout
 from rich.console import Console
 
 from benchmarks.harness.environment import commit_of
-from benchmarks.harness.errors import BranchError, LockHeldError, StoreError
+from benchmarks.harness.errors import BranchError, LockHeldError, StoreError, UnsentError
 from benchmarks.harness.lock import GpuLock
 from benchmarks.harness.records import Night, Record, new_id, utc_now
 from benchmarks.harness.store import Store, open_store
@@ -111,7 +111,7 @@ def _run(measuring: Measuring, gpus: Sequence[Gpu], options: Options, policy: Po
                 _build_page(store, options.out / "site", result)
             return result
     except Interrupted as signal:
-        kept = f"{signal}: {state.progress()} and stored in {store.folder}"
+        kept = f"{signal}: {state.progress()} and stored in {store.name}"
         return Result(Exit.INTERRUPTED, messages=[kept, f"go on: {_resume_hint(options)}"])
     except CommandError as error:
         error.next_step = error.next_step or _resume_hint(options)
@@ -302,7 +302,7 @@ def _with_trends(
 def _store_night(measuring: Measuring, night: Night, result: Result) -> None:
     try:
         measuring.store.add_night(night)
-    except BranchError as error:
+    except (BranchError, UnsentError) as error:
         measuring.warnings.append(f"night {night.id}: {error}")  # written, and the message says how to publish it
     except (StoreError, OSError) as error:
         result.code = Exit.BROKEN
@@ -310,7 +310,7 @@ def _store_night(measuring: Measuring, night: Night, result: Result) -> None:
 
 
 def _build_page(store: Store, site: Path, result: Result) -> None:
-    command = [sys.executable, "-m", "reports", "build", "--store", str(store.folder)]
+    command = [sys.executable, "-m", "reports", "build", "--store", store.name]
     command += ["--store", str(HISTORY)] if HISTORY.is_dir() else []
     command += ["--out", str(site)]
     if importlib.util.find_spec("jinja2") is None:

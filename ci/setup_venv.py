@@ -27,9 +27,10 @@ from ci.exits import BrokenEnvironmentError
 
 ROOT = Path(__file__).resolve().parent.parent
 STAMP = ".recoverssm-setup"
-EXTRAS = {"cpu": ("bench", "report", "dev"), "gpu": ("bench", "test")}
+EXTRAS = {"cpu": ("bench", "report", "remote", "dev"), "gpu": ("bench", "test")}
 WISHED = {  # on a GPU host: installed where pip can reach them, done without elsewhere
     ("report", "dev"): "pages and lint need another machine",
+    ("remote",): "stores at URLs need another machine",
     ("nvbench",): "series under nvbench-cold are skipped",
     ("tools",): "`make bench` and `make asv` need another machine",
 }

@@ -12,7 +12,10 @@ HarnessError
     ├── AlreadyStoredError      that id exists; a store is append-only
     ├── StoreFullError          no space left; nothing was left under a final name
     ├── CorruptRecordError      a file that was asked for by name cannot be read
-    └── BranchError             git could not check out, commit or push the store's branch
+    ├── BranchError             git could not check out, commit or push the store's branch
+    ├── RemoteError             what is at a URL cannot be listed, read or written now
+    ├── MissingPackageError     the Python package that speaks a URL's protocol is not installed
+    └── UnsentError             stored on this machine, and not yet at the store's URL
 """
 
 CONTEXT_LOST_EXIT = 75
@@ -69,3 +72,15 @@ class CorruptRecordError(StoreError):
 
 class BranchError(StoreError):
     """Git could not check out, commit or push the store's branch; files written so far are safe."""
+
+
+class RemoteError(StoreError):
+    """What is at a URL cannot be listed, read or written now."""
+
+
+class MissingPackageError(StoreError):
+    """The Python package that speaks a URL's protocol is not installed; the message names it."""
+
+
+class UnsentError(StoreError):
+    """Stored on this machine, and not yet at the store's URL; a later command sends it."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -40,28 +40,40 @@ from .samples import SCHEMA, read_samples, schema_problem
 T = TypeVar("T", bound=Head | Night | Header)
 H = TypeVar("H", bound=Head)
 
+Kind = Literal["nights", "records"]
+KINDS: tuple[Kind, ...] = ("nights", "records")
 FOLDER_NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 LOCK_TIMEOUT_S = 120.0  # writers hold the lock for milliseconds; longer means that one of them hangs
 BRANCH_PREFIX = "branch:"
 
 
 def open_store(spec: str | Path, *, writable: bool = True) -> "Store":
-    """The store that ``--store`` names: a folder (made when first written), or ``branch:NAME`` of this repository.
+    """The store that ``--store`` names: a folder (made when first written), ``branch:NAME`` of this repository, a URL.
 
     Raises:
-        StoreError: the folder is no folder, or git cannot check the branch out.
+        StoreError: the folder is no folder, git cannot check the branch out, or nothing here speaks to the URL.
     """
     if str(spec).startswith(BRANCH_PREFIX):
         from .branch_store import open_branch_store
 
         return open_branch_store(str(spec).removeprefix(BRANCH_PREFIX), writable=writable)
+    if is_url(spec):
+        from .remote_store import open_remote_store
+
+        return open_remote_store(str(spec), writable=writable)
     return Store(Path(spec), writable=writable)
+
+
+def is_url(spec: str | Path) -> bool:
+    """Whether a store or site lies elsewhere, at a URL that fsspec understands."""
+    return "://" in str(spec)
 
 
 class Store:
     """A folder of records and nights.
 
     Attributes:
+        name: by which ``open_store`` finds it.
         quarantined: files that could not be read so far, each as ``path: reason``. In a writable store they have
             been moved below ``quarantine/``; one that is only read is left as it is.
     """
@@ -69,7 +81,7 @@ class Store:
     def __init__(self, folder: Path, *, writable: bool = True) -> None:
         if folder.exists() and not folder.is_dir():
             raise StoreError(f"store: expected a folder, got the file {folder}")
-        self.folder, self.writable = folder, writable
+        self.folder, self.writable, self.name = folder, writable, str(folder)
         self.quarantined: list[str] = []
         self._lock = FileLock(folder / ".lock")
 
@@ -124,6 +136,9 @@ class Store:
 
     def publish(self) -> None:
         """Hand what was added to whoever shares this store; a folder has nothing to do."""
+
+    def fetch(self, ids: Iterable[str] | None = None, *, kinds: Sequence[Kind] = KINDS) -> None:
+        """Have the files of these ids in ``folder``, or all files; a folder has them."""
 
     def rewrite(self, contents: Iterable[tuple[Path, bytes]], what: str) -> None:
         """Replace files, each whole at any moment. For migrations and acceptances alone.

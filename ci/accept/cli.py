@@ -19,7 +19,9 @@ app = CommandLine(
 )
 Owner = Annotated[str, typer.Option(help="Who answers for it: a person or a team.")]
 Why = Annotated[str, typer.Option("--reason", help="Why, in a sentence (20 characters or more).")]
-StoreName = Annotated[str, typer.Option("--store", help="Folder of records and nights, or branch:NAME.")]
+StoreName = Annotated[
+    str, typer.Option("--store", help="Folder of records and nights, branch:NAME, or a URL (s3://...).")
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
 Glob = Annotated[str, typer.Option(metavar="GLOB")]
 

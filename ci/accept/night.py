@@ -38,7 +38,7 @@ def find_night(store: Store, name: str) -> Night:
     found = [night for night in nights if night.id.lower().endswith(name.lower())]
     if not found:
         newest = ", ".join(night.id for night in reversed(nights[-SHOWN:])) or "none"
-        raise MissingDataError(f"{store.folder}: no night {name!r}; the newest are: {newest}", "--store names another")
+        raise MissingDataError(f"{store.name}: no night {name!r}; the newest are: {newest}", "--store names another")
     if len(found) > 1:
         raise UsageError(f"{name!r} ends {len(found)} nights: {', '.join(night.id for night in found[:SHOWN])}")
     return found[0]

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from benchmarks.harness.errors import StoreError
 from benchmarks.harness.records import Measurement, Record
-from benchmarks.harness.store import open_store
+from benchmarks.harness.store import is_url, open_store
 from ci.config import load_thresholds
 from ci.exits import BrokenEnvironmentError, MissingDataError
 from ci.validity import why_unsound
@@ -45,7 +45,7 @@ def publish(sources: Sequence[str], out: Path, retired: Sequence[tuple[str, str]
 def _read_source(source: str) -> Dataset:
     if (Path(source) / FILES[0]).exists():
         return read(Path(source))
-    if not source.startswith("branch:") and not Path(source).is_dir():
+    if not source.startswith("branch:") and not is_url(source) and not Path(source).is_dir():
         raise MissingDataError(f"{source}: no such store", "python -m ci calibrate collect")
     try:
         store = open_store(source, writable=False)

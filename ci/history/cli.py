@@ -21,7 +21,9 @@ app = CommandLine(
     help="Look after stores of records and nights, and ask them for values.",
     epilog="Example: python -m ci history query --metric device_us --op verify",
 )
-OneStore = Annotated[str, typer.Option("--store", help="Folder of records and nights, or branch:NAME.")]
+OneStore = Annotated[
+    str, typer.Option("--store", help="Folder of records and nights, branch:NAME, or a URL (s3://...).")
+]
 Stores = Annotated[
     list[str] | None,
     typer.Option("--store", help="As often as needed; out/store and reports/history, where they are, if left out."),
@@ -35,10 +37,10 @@ CaseGlob = Annotated[str, typer.Option("--case", metavar="GLOB", help="Cases who
 def verify(stores: Stores = None, as_json: JsonFlag = False) -> None:
     """Check every record, its samples, and every night. 0: all is well; 3: nothing is there; 4: see the list."""
     with errors(as_json):
-        from .layout import default_stores, open_existing
+        from .layout import default_stores, open_whole
         from .verify import verify as examine
 
-        found = {spec: examine(open_existing(spec).folder) for spec in stores or default_stores()}
+        found = {spec: examine(open_whole(spec).folder) for spec in stores or default_stores()}
         if not any(one.records or one.nights or one.problems for one in found.values()):
             raise MissingDataError(f"no record and no night in {', '.join(found)}", "python -m ci nightly --set smoke")
         code = Exit.INVALID if any(one.problems for one in found.values()) else Exit.PASS
@@ -93,10 +95,10 @@ def migrate(
 ) -> None:
     """Rewrite records and nights of older schema versions in the newest; samples stay. 4: a file cannot be read."""
     with errors(as_json):
-        from .layout import open_existing
+        from .layout import open_whole
         from .migrate import migrate as rewrite
 
-        done = rewrite(open_existing(store, writable=out is None and not dry_run), out=out, dry_run=dry_run)
+        done = rewrite(open_whole(store, writable=out is None and not dry_run), out=out, dry_run=dry_run)
         if as_json:
             print_json({"exit_code": 0, "dry_run": dry_run, **_fields(done)})
             return
@@ -118,12 +120,12 @@ def prune(
 ) -> None:
     """Remove old nights and their records, but none that later nights may be judged against. Try --dry-run first."""
     with errors(as_json):
-        from .layout import open_existing
+        from .layout import open_whole
         from .prune import Keep
         from .prune import prune as remove
 
         keep = Keep(keep_nights, keep_days)
-        done = remove(open_existing(store, writable=not dry_run), keep, dry_run=dry_run)
+        done = remove(open_whole(store, writable=not dry_run), keep, dry_run=dry_run)
         if as_json:
             print_json({"exit_code": 0, "dry_run": dry_run, **_fields(done)})
             return

@@ -66,6 +66,7 @@ def import_from(source: Path, store: Store, *, dry_run: bool = False, limits: Li
         place = Path(folder)
         result.passed_over = unpack(source, place, limits)
         files = list_files(place)
+        store.fetch(path.stem for path in (*files.records, *files.nights))
         problems: list[str] = []
         new = _check(files, store, result, problems)
         if problems:
@@ -187,6 +188,7 @@ def _check_text(value: Any, where: str) -> None:
 def _check_nights(new: _New, files: Files, store: Store, result: Imported, problems: list[str]) -> None:
     """A night holds what its records do; one whose records are yet to come is noted, and `verify` looks at it then."""
     known = {record.id: record for record in new.records.values()}
+    store.fetch(name for night in new.nights.values() for name in night.all_records)
     stored = {path.stem: path for path in store.folder.glob("records/*/*.json")}
     for path, night in new.nights.items():
         own = {name: known[name] for name in night.all_records if name in known}

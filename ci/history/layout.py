@@ -78,9 +78,16 @@ def default_stores() -> list[str]:
     return found
 
 
+def open_whole(spec: str, *, writable: bool = False) -> Store:
+    """As ``open_existing``, for commands that look at every file: all of them lie in its folder."""
+    store = open_existing(spec, writable=writable)
+    store.fetch()
+    return store
+
+
 def open_existing(spec: str, *, writable: bool = False) -> Store:
-    """The store that ``spec`` names. Raises MissingDataError when its folder does not exist."""
+    """The store that ``spec`` names. Raises MissingDataError when it does not exist."""
     store = open_store(spec, writable=writable)
     if not store.folder.is_dir():
-        raise MissingDataError(f"--store {spec}: there is no such folder", "give the folder with records/ and nights/")
+        raise MissingDataError(f"--store {spec}: there is no such store", "give the place of records/ and nights/")
     return store

@@ -55,7 +55,7 @@ def prune(store: Store, keep: Keep, *, now: datetime | None = None, dry_run: boo
     if store.quarantined:
         raise DamagedStoreError(
             "nothing was removed, for not all can be read:\n" + "\n".join(store.quarantined),
-            f"python -m ci history verify --store {store.folder}",
+            f"python -m ci history verify --store {store.name}",
         )
     staying = _covered(nights, keep, now or datetime.now(UTC))
     result = Pruned(needed=_needed(nights, records, staying))

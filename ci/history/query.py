@@ -1,7 +1,7 @@
 """The newest accepted value of every series that fits, read by DuckDB from the JSON files where they lie."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -11,6 +11,7 @@ import msgspec
 
 from benchmarks.harness.records import SCHEMA_VERSION, schema_version
 from benchmarks.harness.stats.verdict import summarize
+from benchmarks.harness.store import Kind, Store
 from ci.exits import BrokenEnvironmentError, CommandError, Exit
 from reports.derive import DERIVED, Derived, Series, overhead
 
@@ -154,29 +155,35 @@ def query(stores: Sequence[str], filters: Filters) -> Answer:
         BrokenEnvironmentError: DuckDB is not installed.
     """
     answer = Answer()
-    paths: dict[str, dict[str, Path]] = {"nights": {}, "records": {}}
-    for spec in stores:
-        files = list_files(open_existing(spec).folder)
-        for kind, found in (("nights", files.nights), ("records", files.records)):
-            for path in found:
-                paths[kind].setdefault(path.stem, path)
+    opened = [open_existing(spec) for spec in stores]
+    nights = _paths(opened, "nights")
     with connect() as connection:
-        nights = _usable(paths["nights"].values(), answer)
-        newest = [_newest(row) for row in run(connection, _NEWEST, nights, verdict=_VERDICT)]
+        usable = _usable(nights.values(), answer)
+        newest = [_newest(row) for row in run(connection, _NEWEST, usable, verdict=_VERDICT)]
         plain = [item for item in newest if filters.fit(item.gpu, *item.key[:4])]
         derived = _derivable(newest, filters)
         wanted = {name for item in [*plain, *(pair[1] for pair in derived)] for name in item.records}
-        answer.problems += [
-            f"record {name}: named by a night, in no store" for name in sorted(wanted - set(paths["records"]))
-        ]
-        records = _usable([paths["records"][name] for name in sorted(wanted & set(paths["records"]))], answer)
-        measured = _measured(connection, records)
+        records = _paths(opened, "records", wanted)
+        answer.problems += [f"record {name}: named by a night, in no store" for name in sorted(wanted - set(records))]
+        measured = _measured(connection, _usable([records[name] for name in sorted(records)], answer))
     answer.rows = [_row(item, measured) for item in plain]
     answer.rows += [row for what, item in derived if (row := _derive(what, item, measured)) is not None]
     answer.rows.sort(
         key=lambda row: (row.gpu, row.case, row.provider != "recoverssm", row.op, row.metric, row.contract)
     )
     return answer
+
+
+def _paths(stores: Sequence[Store], kind: Kind, ids: Set[str] | None = None) -> dict[str, Path]:
+    """JSON files by id, all or those named, as the first store that holds one has it."""
+    found: dict[str, Path] = {}
+    for store in stores:
+        store.fetch(ids, kinds=(kind,))
+        files = list_files(store.folder)
+        for path in files.nights if kind == "nights" else files.records:
+            if ids is None or path.stem in ids:
+                found.setdefault(path.stem, path)
+    return found
 
 
 def connect() -> "duckdb.DuckDBPyConnection":

@@ -23,7 +23,9 @@ app = CommandLine(rich_markup_mode=None)
     "python -m ci trends --store branch:perf-history --confirm"
 )
 def trends(
-    store: Annotated[str, typer.Option(help="Folder of records and nights, or branch:NAME.")] = "out/store",
+    store: Annotated[
+        str, typer.Option(help="Folder of records and nights, branch:NAME, or a URL (s3://...).")
+    ] = "out/store",
     gpu_model: Annotated[str, typer.Option(metavar="GLOB", help="GPU models, such as nvidia-h200.")] = "*",
     confirm: Annotated[
         bool,

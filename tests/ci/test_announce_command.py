@@ -171,7 +171,7 @@ class TestCommand:
         missing = self.ran(store, out, "--store", str(tmp_path / "stoer"))
 
         assert missing.exit_code == Exit.MISSING
-        assert "stoer: there is no such folder" in missing.output
+        assert "stoer: there is no such store" in missing.output
         assert (out / "issue-nvidia-h200.md").exists()
 
     def test_an_empty_store_has_nothing_to_announce(self, tmp_path):

@@ -207,7 +207,7 @@ def invalid(m: Measurement) -> Measurement:
 
 
 def test_a_store_that_does_not_exist_is_missing_data(tmp_path):
-    with pytest.raises(MissingDataError, match="no such folder"):
+    with pytest.raises(MissingDataError, match="no such store"):
         query([str(tmp_path / "nowhere")], Filters())
 
 

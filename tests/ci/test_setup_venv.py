@@ -87,7 +87,13 @@ def test_a_gpu_host_keeps_its_torch_and_works_without_a_network(tmp_path, pip, m
 
     assert setup_venv.set_up("gpu", tmp_path / ".venv") is True
 
-    assert [call[-1].partition(">")[0] for call in pip.calls] == ["hypothesis", "pyyaml", "cuda-bench", "pygaljs"]
+    assert [call[-1].partition(">")[0] for call in pip.calls] == [
+        "hypothesis",
+        "pyyaml",
+        "s3fs",
+        "cuda-bench",
+        "pygaljs",
+    ]
     assert not [
         argument for call in pip.calls for argument in call if argument.startswith(("recoverssm", "setuptools"))
     ]
@@ -103,7 +109,7 @@ def test_a_gpu_host_without_a_wheel_of_nvbench_says_so(tmp_path, pip, monkeypatc
 
     setup_venv.set_up("gpu", tmp_path / ".venv")
 
-    assert [call[-1].partition(">")[0] for call in pip.calls] == ["hypothesis", "pyyaml", "pygaljs"]
+    assert [call[-1].partition(">")[0] for call in pip.calls] == ["hypothesis", "pyyaml", "s3fs", "pygaljs"]
     assert "not installed: nvbench (no wheel for aarch64)" in capsys.readouterr().out
 
 
@@ -158,7 +164,7 @@ def test_every_requirement_has_an_exact_pin_without_a_local_tag(kind):
     pins = [line.partition(";")[0].split("==") for line in pins if not line.startswith("#")]
     names = [setup_venv._canonical(name) for name, _ in pins]
     project = tomllib.loads((setup_venv.ROOT / "pyproject.toml").read_text())
-    extras = ("bench", "report", "test", "dev", *(("nvbench",) if kind == "gpu" else ()))
+    extras = ("bench", "report", "remote", "test", "dev", *(("nvbench",) if kind == "gpu" else ()))
     wanted = {setup_venv._name(item) for item in setup_venv._requirements(project, extras)}
 
     assert wanted - set(names) == ({"torch", "triton"} if kind == "gpu" else set())

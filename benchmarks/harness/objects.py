@@ -1,0 +1,149 @@
+"""Objects at any fsspec URL (s3, gs, http, sftp, ...): listed, read, and written whole or not at all."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+from .errors import MissingPackageError, RemoteError
+
+# Protocols whose objects appear whole under their name; elsewhere a file is written aside and renamed.
+WHOLE_WRITES = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "memory"}
+PREFIX_LISTS = {"s3", "s3a", "gs", "gcs"}  # whose packages hand the beginning of a name to the server
+READ_ONLY = ("http://", "https://")
+
+
+class Fact(NamedTuple):
+    """What a listing says of an object; None where it does not say."""
+
+    size: int | None
+    changed_ns: int | None
+
+
+class Objects:
+    """Everything below one URL, by names relative to it.
+
+    Credentials and endpoints are the package's own affair: environment variables (``AWS_ENDPOINT_URL``), its files,
+    or fsspec's configuration.
+
+    Raises:
+        MissingPackageError: nothing here speaks this protocol; the message says what to install.
+    """
+
+    def __init__(self, url: str) -> None:
+        try:
+            import fsspec
+        except ImportError as error:
+            raise MissingPackageError(f"{url}: needs fsspec: pip install 'recoverssm[remote]'") from error
+        self.url = url.rstrip("/")
+        self.protocol = url.partition("://")[0]
+        try:
+            # No listing is kept: others write here too.
+            self._fs, root = fsspec.url_to_fs(self.url, use_listings_cache=False, skip_instance_cache=True)
+        except ImportError as error:
+            raise MissingPackageError(f"{url}: {error} (s3: pip install 'recoverssm[remote]')") from error
+        except ValueError as error:
+            raise RemoteError(
+                f"{url}: expected a URL such as s3://bucket/prefix, gs://, https:// or sftp://: {error}"
+            ) from error
+        self._root = root.rstrip("/")
+
+    def folders(self, name: str) -> list[str]:
+        """Names of the folders right below one; none where it does not exist."""
+        with self._explained("listed", name):
+            try:
+                found = self._fs.ls(self._path(name), detail=True)
+            except FileNotFoundError:
+                return []
+        return sorted(item["name"].rstrip("/").rpartition("/")[2] for item in found if item["type"] == "directory")
+
+    def facts(self, folder: str, prefix: str = "") -> dict[str, Fact]:
+        """Objects below a folder whose own names begin with ``prefix``, by name from the URL on."""
+        narrowed = {"prefix": prefix} if prefix and self.protocol in PREFIX_LISTS else {}
+        with self._explained("listed", folder):
+            try:
+                found = self._fs.find(self._path(folder), detail=True, **narrowed)
+            except FileNotFoundError:
+                return {}
+        named = {path.removeprefix(self._root).strip("/"): info for path, info in found.items()}
+        return {
+            name: Fact(info.get("size"), _changed_ns(info))
+            for name, info in named.items()
+            if name.startswith(f"{folder}/{prefix}" if folder else prefix)
+        }
+
+    def get(self, names: Iterable[str]) -> dict[str, bytes]:
+        """Contents of those that are there; one that vanished meanwhile is left out."""
+        paths = {self._path(name): name for name in names}
+        if not paths:
+            return {}
+        with self._explained("read", f"{len(paths)} objects"):
+            found = self._fs.cat(list(paths), on_error="return")
+        # With one path some packages return its content alone.
+        contents: Mapping[str, Any] = found if isinstance(found, dict) else {next(iter(paths)): found}
+        got = {}
+        for path, content in contents.items():
+            if isinstance(content, FileNotFoundError):
+                continue
+            if isinstance(content, Exception):
+                raise RemoteError(f"{path}: cannot be read: {type(content).__name__}: {content}") from content
+            got[paths[path]] = content
+        return got
+
+    def put(self, name: str, content: bytes, *, new: bool = False) -> None:
+        """Write an object, whole at any moment.
+
+        Raises:
+            FileExistsError: it is to be ``new``, and is there already.
+        """
+        path = self._path(name)
+        with self._explained("written", name):
+            if self.protocol in WHOLE_WRITES:
+                self._fs.pipe_file(path, content, mode="create" if new else "overwrite")
+                return
+            if new and self._fs.exists(path):
+                raise FileExistsError(path)
+            folder, _, last = path.rpartition("/")
+            aside = f"{folder}/.{last}.{uuid4().hex[:8]}.tmp"
+            self._fs.makedirs(folder, exist_ok=True)
+            self._fs.pipe_file(aside, content)
+            self._fs.mv(aside, path)
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Take objects away; one that is not there is fine."""
+        for name in names:
+            with suppress(FileNotFoundError), self._explained("removed", name):
+                self._fs.rm_file(self._path(name))
+
+    def fact(self, name: str) -> Fact:
+        """Of one object. Raises FileNotFoundError."""
+        with self._explained("looked at", name):
+            info = self._fs.info(self._path(name))
+        return Fact(info.get("size"), _changed_ns(info))
+
+    def _path(self, name: str) -> str:
+        return f"{self._root}/{name}" if name else self._root
+
+    @contextmanager
+    def _explained(self, done: str, name: str) -> Iterator[None]:
+        try:
+            yield
+        except (FileExistsError, FileNotFoundError):
+            raise
+        except Exception as error:  # every package raises its own kind; all of them mean the same here
+            raise RemoteError(f"{self.url}: {name} cannot be {done}: {type(error).__name__}: {error}") from error
+
+
+def _changed_ns(info: Mapping[str, Any]) -> int | None:
+    found = next(
+        (info[key] for key in ("LastModified", "last_modified", "mtime", "updated", "created") if info.get(key)), None
+    )
+    if isinstance(found, str):
+        try:
+            found = datetime.fromisoformat(found)
+        except ValueError:
+            return None
+    if isinstance(found, datetime):
+        found = (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+    return None if found is None else int(found * 1e9)

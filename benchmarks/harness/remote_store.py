@@ -1,0 +1,227 @@
+"""A store at an fsspec URL: every file an object of its own, kept in a folder of this machine once it was read.
+
+Nothing that several writers share is ever read, changed and written back: a record or night is a new object under a
+name of its own, so writers never meet, and merging two stores is putting their objects side by side, in any order.
+"""
+
+import os
+from collections.abc import Iterable, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .errors import AlreadyStoredError, RemoteError, UnsentError
+from .objects import READ_ONLY, Fact, Objects
+from .records import samples_path
+from .store import FOLDER_NAME, KINDS, Kind, Store
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from .records import Night, Record
+
+BATCH = 200  # objects asked for at once: about a hundred MB of records in memory
+UNSENT = "unsent"  # folder of marks: what was stored here and may not have reached the URL
+MONTH = len("202611")  # ids begin with their time
+
+
+def open_remote_store(url: str, *, writable: bool = True) -> Store:
+    """The store at ``url``. What an earlier run stored and could not send is sent first.
+
+    Raises:
+        MissingPackageError, RemoteError: the URL cannot be used; it is to be written and can only be read.
+    """
+    if writable and url.startswith(READ_ONLY):
+        raise RemoteError(f"{url}: such a store can only be read; write to s3://, gs://, sftp:// or a folder")
+    objects = Objects(url)
+    return RemoteStore(cache_folder(objects.url), objects, writable=writable)
+
+
+def cache_folder(url: str) -> Path:
+    """Where this user keeps what was read of a URL: below RECOVERSSM_CACHE_DIR, or the user's folder of caches."""
+    base = os.environ.get("RECOVERSSM_CACHE_DIR") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "recoverssm")
+    readable = "".join(c if c.isalnum() else "-" for c in url)[:60].strip("-")
+    return Path(base).expanduser() / "stores" / f"{readable}-{sha256(url.encode()).hexdigest()[:10]}"
+
+
+class RemoteStore(Store):
+    """The store of ``objects``; ``folder`` holds what was read of it, and may be removed when nothing is unsent."""
+
+    def __init__(self, folder: Path, objects: Objects, *, writable: bool = True) -> None:
+        super().__init__(folder, writable=writable)
+        self.name = objects.url
+        self._objects = objects
+        self._listed: dict[tuple[str, str, str], dict[str, Fact]] = {}
+        self._read_now: set[str] = set()  # in the life of this object
+        self._models: dict[str, list[str]] = {}
+        if writable or any(self._models_of(kind) for kind in KINDS):  # else it is absent, as a folder would be
+            folder.mkdir(parents=True, exist_ok=True)
+        if writable:
+            self._send_unsent()
+
+    def fetch(self, ids: Iterable[str] | None = None, *, kinds: Sequence[Kind] = KINDS) -> None:
+        wanted = None if ids is None else set(ids)
+        for kind in kinds:
+            self._fetch(kind, wanted)
+
+    def check(self) -> None:
+        """Tidy up here. Files are checked as they are read: a fleet's are not fetched to look at each."""
+        self._set_interrupted_aside()
+
+    def samples(self, record: "Record") -> "pa.Table":
+        self._fetch("records", {record.id})
+        return super().samples(record)
+
+    def accept_night(self, night: "Night") -> Path:
+        self._fetch("nights", {night.id})
+        return super().accept_night(night)
+
+    def _models_of(self, kind: str) -> list[str]:
+        """GPU models, those too whose files others took away meanwhile."""
+        if kind not in self._models:
+            here = [path.name for path in (self.folder / kind).glob("*")]
+            found = {name for name in (*self._objects.folders(kind), *here) if FOLDER_NAME.fullmatch(name)}
+            self._models[kind] = sorted(found)
+        return self._models[kind]
+
+    def _list(self, kind: str, model: str, prefix: str = "") -> dict[str, Fact]:
+        """Files of ours, each listed once in the life of this object."""
+        whole = self._listed.get((kind, model, ""))
+        key = (kind, model, prefix)
+        if whole is None and key not in self._listed:
+            found = self._objects.facts(f"{kind}/{model}", prefix)
+            self._listed[key] = {name: fact for name, fact in found.items() if name.endswith((".json", ".parquet"))}
+        return self._listed[key] if whole is None else whole
+
+    def _fetch(self, kind: str, ids: set[str] | None, gpu_model: str = "*") -> None:
+        models = self._models_of(kind) if gpu_model == "*" else [gpu_model]
+        months = {""} if ids is None else {name[:MONTH] for name in ids}
+        with self._locked():
+            for model in models:
+                for month in sorted(months):
+                    listed = self._list(kind, model, month)
+                    wanted = [name for name in listed if ids is None or Path(name).stem in ids]
+                    self._download([name for name in wanted if not self._has(name, listed[name])], listed)
+                if ids is None:
+                    self._forget_removed(kind, model)
+
+    def _has(self, name: str, fact: Fact) -> bool:
+        path = self.folder / name
+        if not path.exists():
+            return False
+        if fact.size is None or fact.changed_ns is None:
+            # Only a night may change, by an owner's acceptance.
+            return not name.startswith("nights/") or name in self._read_now
+        have = path.stat()
+        return have.st_size == fact.size and have.st_mtime_ns >= fact.changed_ns
+
+    def _download(self, names: Sequence[str], listed: dict[str, Fact]) -> None:
+        """Samples before their record, as a store is written; what is not there any more stays away."""
+        ordered = sorted(names, key=lambda name: name.endswith(".json"))
+        for at in range(0, len(ordered), BATCH):
+            for name, content in self._objects.get(ordered[at : at + BATCH]).items():
+                path = self.folder / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+                aside.write_bytes(content)
+                if changed := listed[name].changed_ns:
+                    os.utime(aside, ns=(changed, changed))
+                aside.replace(path)
+                self._read_now.add(name)
+
+    def _forget_removed(self, kind: str, model: str) -> None:
+        """Files that others took away, by pruning or because they could not be read."""
+        listed = self._list(kind, model)
+        for path in (self.folder / kind / model).glob("*.*"):
+            if self._name(path) not in listed and not self._mark(path).exists():
+                path.unlink(missing_ok=True)
+
+    def _files(self, kind: str, ids: set[str] | None, gpu_model: str = "*") -> list[Path]:
+        self._fetch(kind, ids, gpu_model)
+        return super()._files(kind, ids, gpu_model)
+
+    def _set_interrupted_aside(self) -> None:
+        """What a killed download left here is no damage: it is fetched again."""
+        with self._locked():
+            for path in self.folder.glob("[rn]*/*/*"):
+                if path.suffix == ".tmp" or (path.suffix == ".parquet" and not path.with_suffix(".json").exists()):
+                    path.unlink(missing_ok=True)
+
+    def _write(self, contents: dict[Path, bytes]) -> None:
+        """As in a folder, under a mark that goes once the objects are at the URL."""
+        self._require_writable()
+        *_, last = contents
+        mark = self._mark(last)
+        is_first = not mark.exists()
+        mark.parent.mkdir(parents=True, exist_ok=True)
+        mark.touch()
+        try:
+            super()._write(contents)
+        except BaseException:
+            if is_first:
+                mark.unlink(missing_ok=True)
+            raise
+
+    def _added(self, paths: list[Path], what: str) -> None:
+        try:
+            self._send(paths)
+        except RemoteError as error:
+            raise UnsentError(
+                f"{what} is stored, but not at {self.name} ({error}). Nothing is lost: it lies in {self.folder} and is "
+                "sent when a command opens this store for writing again"
+            ) from error
+
+    def _send(self, paths: Sequence[Path]) -> None:
+        """Bring the URL to what ``paths`` are here: new, changed, gone, or moved below ``quarantine/``."""
+        self._listed.clear()
+        self._models.clear()
+        if self._mark(paths[-1]).exists():
+            self._send_new(paths)
+        else:
+            for path in paths:
+                if path.exists():
+                    self._objects.put(self._name(path), path.read_bytes())
+                    self._stamp(path)
+            kept = self.folder / "quarantine"
+            moved = [path.relative_to(kept).as_posix() for path in paths if path.is_relative_to(kept)]
+            self._objects.remove([*moved, *(self._name(path) for path in paths if not path.exists())])
+
+    def _send_new(self, paths: Sequence[Path]) -> None:
+        """Samples first: a record exists once its JSON does, here as in a folder."""
+        *samples, last = paths
+        name, content = self._name(last), last.read_bytes()
+        there = self._objects.get([name]).get(name)
+        if there is None:
+            for path in samples:  # over those of a writer that was killed before it came to the JSON
+                self._objects.put(self._name(path), path.read_bytes())
+                self._stamp(path)
+            try:
+                self._objects.put(name, content, new=True)
+            except FileExistsError:
+                there = self._objects.get([name]).get(name)
+        if there is not None and there != content:
+            for path in (*paths, self._mark(last)):
+                path.unlink(missing_ok=True)
+            raise AlreadyStoredError(f"{self.name}/{name}: another one of this id is there; nothing was written")
+        self._stamp(last)
+        self._mark(last).unlink(missing_ok=True)
+
+    def _stamp(self, path: Path) -> None:
+        """With the time that the URL says, by which a listing shows whether the object changed since."""
+        if changed := self._objects.fact(self._name(path)).changed_ns:
+            os.utime(path, ns=(changed, changed))
+
+    def _send_unsent(self) -> None:
+        with self._locked():
+            for mark in sorted((self.folder / UNSENT).glob("*/*/*.json")):
+                path = self.folder / mark.relative_to(self.folder / UNSENT)
+                if path.exists():
+                    parts = [samples_path(path), path] if path.parent.parent.name == "records" else [path]
+                    self._send(parts)
+                mark.unlink(missing_ok=True)  # without its JSON a record was never stored
+
+    def _name(self, path: Path) -> str:
+        return path.relative_to(self.folder).as_posix()
+
+    def _mark(self, path: Path) -> Path:
+        return self.folder / UNSENT / path.relative_to(self.folder)
