@@ -138,5 +138,10 @@ def _failure(check: Check) -> str:
 
 def first_line(error: BaseException) -> str:
     """The start of an error's message, short enough for a record."""
-    lines = str(error).splitlines()
-    return lines[0][:300] if lines else "no message"
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return printable(lines[0])[:300] if lines else "no message"
+
+
+def printable(line: str) -> str:
+    """With a question mark for each character that steers a terminal, or that no record can hold."""
+    return "".join(character if character.isprintable() else "?" for character in line)

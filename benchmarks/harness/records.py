@@ -268,8 +268,8 @@ class Head(Struct, frozen=True, kw_only=True):
 
     @property
     def peer_names(self) -> frozenset[str]:
-        """Providers that are other projects' kernels: shown and compared, never failing anything."""
-        return frozenset(peer.name for peer in self.peers)
+        """Providers that are other projects' kernels and were loaded: shown and compared, never failing anything."""
+        return frozenset(peer.name for peer in self.peers if not peer.missing)
 
 
 class Record(Head, frozen=True, kw_only=True):

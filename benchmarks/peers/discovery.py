@@ -8,16 +8,17 @@ import importlib
 import importlib.util
 import re
 import sys
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib.metadata import entry_points
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, get_args
 
-from ..checks import first_line
+from ..checks import first_line, printable
 from ..harness.records import PeerFacts
-from .protocol import REQUIRED, NotInstalledError, Peer, Tolerance
+from .protocol import REQUIRED, NotInstalledError, Peer, Tolerance, require_line
 from .workload import Scheme
 
 GROUP = "recoverssm.providers"
@@ -48,61 +49,60 @@ class UnknownPeerError(LookupError):
 
 @dataclass(frozen=True, slots=True)
 class FoundPeer:
-    """A peer that was asked for; ``peer`` is None where ``facts.missing`` says why."""
+    """A peer that was asked for; ``peer`` is None where ``facts.missing`` says why.
+
+    No two found together have one name, and none has a name of ours, so that what is said of one is of nobody else.
+    """
 
     facts: PeerFacts
     peer: Peer | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A peer that was asked for, of which nothing is loaded yet: where it is, and what returns its class."""
+
+    where: str
+    find: Callable[[], Any]
+
+
 def find_peers(names: str = NONE, files: Sequence[str] = ()) -> list[FoundPeer]:
-    """The peers of a command line, each loaded or with the reason why not.
+    """The peers of a command line, each loaded or with the reason why not. Arguments and errors as of ``choose``."""
+    found: list[FoundPeer] = []
+    for candidate in choose(names, files):
+        taken = OWN_NAMES.union(one.facts.name for one in found)
+        found.append(_load(candidate, taken))
+    return found
+
+
+def choose(names: str = NONE, files: Sequence[str] = ()) -> list[Candidate]:
+    """The peers of a command line, each once; nothing of anybody else is loaded.
 
     Args:
-        names: "all", "none", or names with commas.
+        names: "all", "none", or names with commas: of adapters, or of entry points.
         files: each ``path/to/file.py:Class``, whatever ``names`` says.
     Raises:
         UnknownPeerError: a name that no peer has (the message has those there are), or a file that is not there.
     """
-    classes = [] if names == NONE else _chosen(names, _known_classes())
-    classes += [_class(Path(where).name, lambda where=where: _of_file(where)) for where in files]
-    taken = Counter(OWN_NAMES)
-    found = []
-    for one in classes:
-        name = _text(one, "name")
-        taken[name] += 1
-        found.append(one if isinstance(one, FoundPeer) else _load(one, is_taken=taken[name] > 1))
-    return found
+    chosen = [] if names == NONE else _named(names)
+    return chosen + [_in_file(Path(path), name) for path, name in dict.fromkeys(map(_file_and_class, files))]
 
 
-def _chosen(names: str, known: Sequence[type | FoundPeer]) -> list[type | FoundPeer]:
-    by_name = {_text(one, "name"): one for one in known}
-    if names == ALL:
-        return list(known)
-    wanted = dict.fromkeys(part.strip() for part in names.split(","))
+def _named(names: str) -> list[Candidate]:
+    known: dict[str, list[Candidate]] = {}
+    for where in BUILT_IN:
+        find = partial(_of_module, f".{where}", __package__)
+        known.setdefault(find().name, []).append(Candidate(where, find))
+    for point in sorted(entry_points(group=GROUP)):
+        known.setdefault(point.name, []).append(Candidate(point.name, point.load))
+    wanted = dict.fromkeys(known if names == ALL else (part.strip() for part in names.split(",")))
     for name in wanted:
-        if name not in by_name:
-            known_names = ", ".join(by_name) or "nobody's is installed"
+        if name not in known:
             raise UnknownPeerError(
-                f"--providers: expected all, none or names with commas ({known_names}), got {name!r}"
+                f"--providers: expected all, none or names with commas "
+                f"({', '.join(known) or 'nobody is installed'}), got {name!r}"
             )
-    return [by_name[name] for name in wanted]
-
-
-def _known_classes() -> list[type | FoundPeer]:
-    own = [_class(where, lambda where=where: _of_module(f".{where}", __package__)) for where in BUILT_IN]
-    return own + [_class(point.name, point.load) for point in sorted(entry_points(group=GROUP))]
-
-
-def _class(where: str, find: Callable[[], Any]) -> type | FoundPeer:
-    """What ``find`` returns, if it can be a peer; else why not, under the name of the place."""
-    try:
-        found = find()
-        _require_peer(found)
-    except UnknownPeerError:
-        raise
-    except (Exception, SystemExit) as error:  # other people's modules may do anything on import
-        return FoundPeer(PeerFacts(name=where, missing=f"{type(error).__name__}: {first_line(error)}"))
-    return found
+    return [candidate for name in wanted for candidate in known[name]]
 
 
 def _of_module(where: str, package: str | None = None) -> Any:
@@ -110,14 +110,22 @@ def _of_module(where: str, package: str | None = None) -> Any:
     return getattr(importlib.import_module(module, package), name)
 
 
-def _of_file(where: str) -> Any:
+def _file_and_class(where: str) -> tuple[Path, str]:
     file, _, name = where.rpartition(":")
     path = Path(file)
     if not file or not name.isidentifier() or not path.is_file():
         raise UnknownPeerError(f"--provider: expected path/to/file.py:Class of a file that is there, got {where!r}")
+    return path.resolve(), name
+
+
+def _in_file(path: Path, name: str) -> Candidate:
+    return Candidate(printable(f"{path.name}:{name}"), partial(_of_file, path, name))
+
+
+def _of_file(path: Path, name: str) -> Any:
     spec = importlib.util.spec_from_file_location(f"recoverssm_provider_{path.stem}", path)
     if spec is None or spec.loader is None:
-        raise UnknownPeerError(f"--provider: expected a Python file, got {file}")
+        raise ImportError(f"expected a Python file, got {path.name}")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # Triton and dataclasses look functions and types up there
     spec.loader.exec_module(module)
@@ -127,10 +135,9 @@ def _of_file(where: str) -> Any:
 def _require_peer(cls: Any) -> None:
     """Raises TypeError that says what a peer's class lacks (protocol.Peer)."""
     if not isinstance(cls, type):
-        raise TypeError(f"expected a class, got {cls!r}")
+        raise TypeError(f"expected a class, got an object of {type(cls).__name__}")
     for word in TEXTS:
-        if not isinstance(getattr(cls, word, None), str):
-            raise TypeError(f"{cls.__name__}.{word}: expected text, got {getattr(cls, word, None)!r}")
+        require_line(getattr(cls, word, None), f"{cls.__name__}.{word}", may_be_empty=word == "covers")
     if not NAME.fullmatch(cls.name):
         raise TypeError(f"{cls.__name__}.name: expected lower-case letters, digits and underscores, got {cls.name!r}")
     if cls.scheme not in get_args(Scheme):
@@ -146,20 +153,29 @@ def _require_peer(cls: Any) -> None:
             raise TypeError(f"{cls.__name__}.{method}: expected a method, as in benchmarks/peers/protocol.py")
 
 
-def _load(cls: Any, *, is_taken: bool) -> FoundPeer:
+def _load(candidate: Candidate, taken: Collection[str]) -> FoundPeer:
+    """The peer under its own name, or why there is none, under the name of its place where its own is not known."""
+    place = next(name for name in _numbered(candidate.where) if name not in taken)
+    try:
+        cls = candidate.find()
+        _require_peer(cls)
+    except (Exception, SystemExit) as error:  # other people's modules may do anything on import
+        return FoundPeer(PeerFacts(name=place, missing=f"{type(error).__name__}: {first_line(error)}"))
     limits = asdict(cls.tolerance)
-    facts = {word: getattr(cls, word) for word in TEXTS}
+    facts = {word: str(getattr(cls, word)) for word in TEXTS}
     facts |= {"tolerance_reason": limits.pop("reason"), "tolerance": limits}
-    if is_taken:
-        return FoundPeer(PeerFacts(**facts, missing=f"another provider has the name {cls.name!r}"))
+    if cls.name in taken:
+        why = f"another provider has the name {cls.name!r}: give {cls.__name__} one of its own"
+        return FoundPeer(PeerFacts(**facts | {"name": place}, missing=why))
     try:
         peer = cls()
-        return FoundPeer(PeerFacts(**facts, version=str(peer.version)), peer)
+        return FoundPeer(PeerFacts(**facts, version=require_line(peer.version, "version")), peer)
     except NotInstalledError as error:
         return FoundPeer(PeerFacts(**facts, missing=f"not installed: {first_line(error)}"))
     except (Exception, SystemExit) as error:
         return FoundPeer(PeerFacts(**facts, missing=f"does not load: {type(error).__name__}: {first_line(error)}"))
 
 
-def _text(one: Any, word: str) -> str:
-    return str(getattr(one.facts if isinstance(one, FoundPeer) else one, word))
+def _numbered(name: str) -> Iterator[str]:
+    """The name, then "name (2)" and so on."""
+    return chain([name], (f"{name} ({number})" for number in count(2)))

@@ -30,13 +30,25 @@ Op = Literal["verify", "commit", "commit_state", "conv"]
 OPS: tuple[Op, ...] = ("verify", "commit", "commit_state", "conv")
 
 
+MAX_LENGTH = 500
+
+
 class NotInstalledError(Exception):
     """A peer's constructor raises it where the kernel's package is not there; the message says what to install."""
+
+
+def require_line(value: object, what: str, *, may_be_empty: bool = False) -> str:
+    """The value, if records and tables can hold it; raises TypeError that names ``what``."""
+    if isinstance(value, str) and len(value) <= MAX_LENGTH and value.isprintable() and (value.strip() or may_be_empty):
+        return str(value)
+    raise TypeError(f"{what}: expected a line of at most {MAX_LENGTH} printable characters, got {value!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tolerance:
     """Largest relative Frobenius errors against float64 that this kernel is meant to keep; ``reason`` says why these.
+
+    Zeros have an error of 1, so each limit lies below it.
 
     Attributes:
         out: outputs of verify, bf16: rounding them once costs 1.7e-3.
@@ -49,6 +61,13 @@ class Tolerance:
     state_fp32: float = 1e-6
     state_bf16: float = 2e-3
     reason: str = "as for our own kernels: fp32 sums, each result rounded once (benchmarks/checks.py)"
+
+    def __post_init__(self) -> None:
+        require_line(self.reason, "Tolerance.reason")
+        for limit in ("out", "correction", "state_fp32", "state_bf16"):
+            value = getattr(self, limit)
+            if not isinstance(value, float) or not 0.0 < value < 1.0:
+                raise ValueError(f"Tolerance.{limit}: expected above 0.0 and below 1.0, got {value!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +127,8 @@ class PreparedPeer(Protocol):
 
 class Peer(Protocol):
     """One implementation. Attributes belong to the class, but ``version`` to the object: only the package knows it.
+
+    Texts are lines of at most 500 printable characters; only ``covers`` may be empty.
 
     Attributes:
         name: as in series keys: lower-case letters, digits and underscores; no other provider has it.

@@ -44,6 +44,33 @@ class NoPeer(Mine):
 
 class Ours(Mine):
     name = "full_state"
+
+class Twin(Mine):
+    title = "Mine as well"
+
+class Nameless(Mine):
+    name = "nameless"
+    title = " "
+
+class Unlicensed(Mine):
+    name = "unlicensed"
+    licence = None
+
+class Torn(Mine):
+    name = "torn"
+    covers = "what no file can hold: \\udcff"
+
+class Long(Mine):
+    name = "long"
+    covers = "on and on " * 100
+
+class Versionless(Mine):
+    name = "versionless"
+
+    def __init__(self):
+        self.version = None
+
+an_object = Mine()
 """
 
 
@@ -72,7 +99,14 @@ def test_a_class_in_a_file_is_found_and_says_who_it_is(file):
             "NoPeer",
             "TypeError: NoPeer.ops: expected some of verify, commit, commit_state, conv, got ('commit', 'fold')",
         ),
-        ("Ours", "another provider has the name 'full_state'"),
+        ("Ours", "another provider has the name 'full_state': give Ours one of its own"),
+        ("Nameless", "TypeError: Nameless.title: expected a line of at most 500 printable characters, got ' '"),
+        ("Unlicensed", "TypeError: Unlicensed.licence: expected a line of at most 500 printable characters, got None"),
+        (
+            "Versionless",
+            "does not load: TypeError: version: expected a line of at most 500 printable characters, got None",
+        ),
+        ("an_object", "TypeError: expected a class, got an object of Mine"),
         ("Nobody", "AttributeError: module 'recoverssm_provider_provider' has no attribute 'Nobody'"),
     ],
 )
@@ -82,6 +116,28 @@ def test_a_peer_that_cannot_be_measured_is_found_with_its_reason(file, name, rea
     assert found.peer is None
     assert found.facts.missing == reason
     assert "/" not in found.facts.name  # folders of a machine are nobody's business
+
+
+@pytest.mark.parametrize("name", ["Torn", "Long"])
+def test_what_a_peer_says_fits_a_record(file, name):
+    (found,) = find_peers(files=[f"{file}:{name}"])
+
+    assert found.facts.missing.startswith(f"TypeError: {name}.covers: expected a line of at most 500")
+    assert found.facts.missing.isprintable()
+
+
+@pytest.mark.parametrize(
+    "limits", ["out=float('nan')", "out=float('inf')", "state_fp32=-1.0", "out='1e-3'", "reason=3"]
+)
+def test_a_tolerance_that_says_nothing_is_refused(tmp_path, limits):
+    path = tmp_path / "vague.py"
+    path.write_text(GOOD.replace("out=5e-3, reason", f"{limits}, " + ("" if "reason" in limits else "reason")))
+    path.write_text(path.read_text().replace('reason=3, ="coarse"', "reason=3"))
+
+    (found,) = find_peers(files=[f"{path}:Mine"])
+
+    assert found.peer is None
+    assert "Error: Tolerance." + limits.partition("=")[0] + ": expected" in found.facts.missing
 
 
 def test_a_file_that_is_not_there_is_a_mistake_of_the_command_line(tmp_path):
@@ -104,8 +160,36 @@ def test_installed_packages_and_own_adapters_are_found_by_name(file, monkeypatch
         find_peers("yours")
 
 
-def test_of_two_peers_of_one_name_the_first_is_measured(file):
-    first, second = find_peers(files=[f"{file}:Mine", f"{file}:Mine"])
+def test_a_package_that_does_not_load_takes_no_name_of_ours(monkeypatch):
+    points = [EntryPoint("recoverssm", "nowhere:X", discovery.GROUP)] * 2
+    monkeypatch.setattr(discovery, "entry_points", lambda group: points)
+
+    found = find_peers("recoverssm")
+
+    assert [one.facts.name for one in found] == ["recoverssm (2)", "recoverssm (3)"]
+    assert {one.facts.missing for one in found} == {"ModuleNotFoundError: No module named 'nowhere'"}
+
+
+def test_a_package_is_loaded_only_where_it_is_asked_for(file, monkeypatch):
+    monkeypatch.syspath_prepend(file.parent)
+    points = [EntryPoint("mine", "provider:Mine", discovery.GROUP), EntryPoint("ends", "ends_all:X", discovery.GROUP)]
+    (file.parent / "ends_all.py").write_text("raise KeyboardInterrupt")
+    monkeypatch.setattr(discovery, "entry_points", lambda group: points)
+
+    assert [one.facts.name for one in find_peers("mine")] == ["mine"]
+
+
+def test_of_two_peers_of_one_name_the_first_is_measured_and_keeps_the_name(file, tmp_path):
+    first, second = find_peers(files=[f"{file}:Mine", f"{file}:Twin"])
 
     assert first.peer is not None
-    assert second.facts.missing == "another provider has the name 'mine'"
+    assert (first.facts.name, second.facts.name) == ("mine", "provider.py:Twin")
+    assert second.facts.title == "Mine as well"
+    assert second.facts.missing == "another provider has the name 'mine': give Twin one of its own"
+
+
+def test_what_is_asked_for_twice_is_measured_once(file):
+    twice = [f"{file}:Mine", f"{file.parent}/./{file.name}:Mine"]
+
+    assert [one.facts.name for one in find_peers(files=twice)] == ["mine"]
+    assert [one.facts.name for one in find_peers("fla_chunk, fla_chunk")] == ["fla_chunk"]

@@ -585,6 +585,13 @@ def test_whatever_another_projects_kernel_does_fails_no_night():
     assert "provider gone was not measured: not installed" in found.notes
 
 
+def test_a_peer_that_was_not_measured_ungates_nothing():
+    peers = [records.PeerFacts(name="recoverssm", missing="another provider has the name")]
+    slower = [msgspec.structs.replace(r, peers=peers) for r in make_records([v * 1.1 for v in QUIET])]
+
+    assert judged(slower, base_of(make_records())).code == Exit.REGRESSED
+
+
 def test_a_peer_of_the_base_night_alone_is_not_missed():
     base = [msgspec.structs.replace(r, peers=[records.PeerFacts(name="theirs")]) for r in make_records()]
     theirs = [msgspec.structs.replace(r.measurements[0], provider="theirs") for r in base]
