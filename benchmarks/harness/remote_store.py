@@ -130,7 +130,7 @@ class RemoteStore(Store):
                 self._read_now.add(name)
 
     def _forget_removed(self, kind: str, model: str) -> None:
-        """Files that others took away, by pruning or because they could not be read."""
+        """Files that others took away, as they could not be read."""
         listed = self._list(kind, model)
         for path in (self.folder / kind / model).glob("*.*"):
             if self._name(path) not in listed and not self._mark(path).exists():
@@ -172,19 +172,18 @@ class RemoteStore(Store):
             ) from error
 
     def _send(self, paths: Sequence[Path]) -> None:
-        """Bring the URL to what ``paths`` are here: new, changed, gone, or moved below ``quarantine/``."""
+        """Bring the URL to what ``paths`` are here: new, changed, or moved below ``quarantine/``."""
         self._listed.clear()
         self._models.clear()
         if self._mark(paths[-1]).exists():
             self._send_new(paths)
         else:
             for path in paths:
-                if path.exists():
-                    self._objects.put(self._name(path), path.read_bytes())
-                    self._stamp(path)
+                self._objects.put(self._name(path), path.read_bytes())
+                self._stamp(path)
             kept = self.folder / "quarantine"
             moved = [path.relative_to(kept).as_posix() for path in paths if path.is_relative_to(kept)]
-            self._objects.remove([*moved, *(self._name(path) for path in paths if not path.exists())])
+            self._objects.remove(moved)
 
     def _send_new(self, paths: Sequence[Path]) -> None:
         """Samples first: a record exists once its JSON does, here as in a folder."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import IO, Any, Self
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -38,6 +39,9 @@ SCHEMA = pa.schema(
         pa.field("accepted", pa.bool_(), nullable=False),  # false: the card was held back, the sample does not count
     ]
 )
+
+SERIES = ("metric", "op", "provider", "case", "contract")
+THINNED = b"recoverssm_thinned_to"  # metadata of a file that lost samples: how many each series kept at most
 
 ADDED_LATER = {"accepted": True}
 """Columns that older files lack and that may not be empty: what they stand for there. Harness version 1 accepted every
@@ -157,4 +161,24 @@ def read_samples(source: Path | IO[bytes]) -> pa.Table:
     empty = [field.name for field in SCHEMA if not field.nullable and table.column(field.name).null_count]
     if empty:
         raise ValueError(f"columns {empty} hold nothing in some rows")
-    return pa.Table.from_arrays(table.columns, schema=SCHEMA)
+    kept = {key: value for key, value in (table.schema.metadata or {}).items() if key == THINNED}
+    return pa.Table.from_arrays(table.columns, schema=SCHEMA.with_metadata(kept or None))
+
+
+def thin(table: pa.Table, most: int) -> pa.Table:
+    """At most so many samples of each series, evenly in time; the metadata say so, as counts and medians are others."""
+    ids = [table.column(name).combine_chunks().indices.to_numpy(zero_copy_only=False) for name in SERIES]
+    _, series, counts = np.unique(np.array(ids), axis=1, return_inverse=True, return_counts=True)
+    count, at = counts[series.ravel()], table.column("sample").to_numpy()
+    kept = (count <= most) | ((at + 1) * most // count != at * most // count)
+    return table.filter(pa.array(kept)).replace_schema_metadata({THINNED: str(most)})
+
+
+def is_thinned(schema: pa.Schema) -> bool:
+    """Whether samples were taken out of a table."""
+    return THINNED in (schema.metadata or {})
+
+
+def is_thinned_to(schema: pa.Schema, most: int) -> bool:
+    """Whether each series of it has at most so many left."""
+    return is_thinned(schema) and int(schema.metadata[THINNED]) <= most

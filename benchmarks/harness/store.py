@@ -1,6 +1,6 @@
 """Records and nights in a folder: append-only, whole or not there, and what cannot be read is set aside by name.
 
-The one thing that may come into a stored file is an owner's acceptance of a night.
+What may come into a stored file is an owner's acceptance of a night; what may go from one is raw samples.
 
 Layout: ``records/<gpu_model>/<id>.json`` with ``<id>.parquet`` beside it, ``nights/<gpu_model>/<id>.json``, and
 ``quarantine/`` with the same paths below it.
@@ -141,7 +141,7 @@ class Store:
         """Have the files of these ids in ``folder``, or all files; a folder has them."""
 
     def rewrite(self, contents: Iterable[tuple[Path, bytes]], what: str) -> None:
-        """Replace files, each whole at any moment. For migrations and acceptances alone.
+        """Replace files, each whole at any moment. For migrations, acceptances and thinned samples alone.
 
         Raises:
             StoreError: opened for reading only, or another writer holds the store for too long.
@@ -156,16 +156,6 @@ class Store:
             for folder in {path.parent for path in written}:
                 _sync_folder(folder)
             self._added(written, what)
-
-    def remove(self, paths: Sequence[Path], what: str) -> None:
-        """Take files away, in this order. For pruning alone. Raises as ``rewrite``."""
-        self._require_writable()
-        with self._locked():
-            for path in paths:
-                path.unlink(missing_ok=True)
-            for folder in {path.parent for path in paths}:
-                _sync_folder(folder)
-            self._added(list(paths), what)
 
     def records(self, ids: Iterable[str] | None = None, *, thorough: bool | None = None) -> list[Record]:
         """Readable records in order of time, all or those named; unreadable ones go to ``quarantined``.

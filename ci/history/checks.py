@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.harness.records import COMMIT_HASH, Measurement, Night, Record
+from benchmarks.harness.samples import is_thinned
 
 KEY = ("metric", "op", "provider", "case", "contract")
 CLOSE = 1e-9  # of two computations of one median
@@ -51,18 +52,21 @@ def night_problems(night: Night, records: Mapping[str, Record]) -> list[str]:
 
 
 def _samples_problems(record: Record, samples: pa.Table) -> list[str]:
-    found = _by_series(samples)
+    found, thinned = _by_series(samples), is_thinned(samples.schema)
     problems = [
         f"{_text(item.key)}: {problem}"
         for item in record.measurements
-        if (problem := _series_problem(item, found.pop(item.key, None)))
+        if (problem := _series_problem(item, found.pop(item.key, _Taken()), thinned=thinned))
     ]
     problems += [f"samples of {_text(key)}, which the record does not hold" for key in found]
     return problems[:SHOWN] + ([f"and {len(problems) - SHOWN} more of its series"] if len(problems) > SHOWN else [])
 
 
-def _series_problem(item: Measurement, found: "_Taken | None") -> str | None:
-    kept, dropped = found or _Taken()
+def _series_problem(item: Measurement, found: "_Taken", *, thinned: bool) -> str | None:
+    kept, dropped = found
+    if thinned:  # `ci history prune` left a few of them, whose median is another
+        too_many = item.value is not None and (len(kept) > item.n_samples or len(dropped) > item.n_dropped)
+        return "more samples in the thinned table than the record says were taken" if too_many else None
     # A series without a value may keep the few samples that were too few.
     want, got = (item.n_samples if item.value is not None else len(kept), item.n_dropped), (len(kept), len(dropped))
     if want != got:

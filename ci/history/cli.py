@@ -109,32 +109,34 @@ def migrate(
 
 @app.command(
     epilog="Examples: python -m ci history prune --store out/store --keep-nights 30 --dry-run; "
-    "python -m ci history prune --store out/store --keep-nights 30"
+    "python -m ci history prune --store s3://kernels/nights --keep-days 90"
 )
 def prune(
     store: OneStore = "out/store",
-    keep_nights: Annotated[int | None, typer.Option(min=1, help="The newest nights of each GPU model.")] = None,
-    keep_days: Annotated[float | None, typer.Option(min=0, help="Nights of so many days, up to now.")] = None,
+    keep_nights: Annotated[int | None, typer.Option(min=1, help="Whole: the newest nights of each GPU model.")] = None,
+    keep_days: Annotated[float | None, typer.Option(min=0, help="Whole: nights of so many days, up to now.")] = None,
+    samples: Annotated[int, typer.Option(min=0, help="What older nights keep of each series.")] = 8,
     dry_run: DryRun = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Remove old nights and their records, but none that later nights may be judged against. Try --dry-run first."""
+    """Thin the raw samples of old nights, but of none that is pinned or cited. Values are never removed."""
     with errors(as_json):
-        from .layout import open_whole
+        from .layout import open_existing
         from .prune import Keep
-        from .prune import prune as remove
+        from .prune import prune as thin
 
-        keep = Keep(keep_nights, keep_days)
-        done = remove(open_whole(store, writable=not dry_run), keep, dry_run=dry_run)
+        keep = Keep(keep_nights, keep_days, samples)
+        done = thin(open_existing(store, writable=not dry_run), keep, dry_run=dry_run)
         if as_json:
             print_json({"exit_code": 0, "dry_run": dry_run, **_fields(done)})
             return
         _say(*(f"  night {night}" for night in done.nights))
-        _say(*(f"  old, but stays: night {night}: {why}" for night, why in done.needed.items()))
-        verb = "would be removed" if dry_run else "removed"
+        _say(*(f"  old, and keeps all samples: night {night}: {why}" for night, why in done.cited.items()))
+        _say(*(f"  left alone, unreadable: {path}" for path in done.left_alone))
+        verb = "would be thinned" if dry_run else "thinned"
         _say(
-            f"{store}: {len(done.nights)} nights and {len(done.records)} records {verb} "
-            f"({done.freed_bytes / 1e6:.1f} MB), {done.kept_nights} nights stay"
+            f"{store}: samples of {len(done.records)} records of {len(done.nights)} nights {verb} "
+            f"({done.freed_bytes / 1e6:.1f} MB), {done.kept_nights} nights keep theirs, no value goes"
         )
 
 

@@ -1,74 +1,140 @@
-"""Takes old nights out of a store, and nothing that a later night could be judged against."""
+"""Thins the raw samples of old nights, and never a value: records and nights stay as they are for good.
 
-from collections.abc import Hashable
+A thinned file has the columns of any other and says in its metadata that rows were left out (``samples.thin``).
+"""
+
+import io
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from benchmarks.harness.records import Night, Record, samples_path
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from benchmarks.harness.records import Night, samples_path
+from benchmarks.harness.samples import is_thinned_to, read_samples, thin
 from benchmarks.harness.store import Store
+from ci.config import load_nightly
 from ci.exits import CommandError, Exit, UsageError
 
 from .layout import list_files
 
+BATCH = 100  # records rewritten under one hold of the store's lock, and sent together
+DEFAULT_SAMPLES = 8  # of each series: enough to see two modes, too few for a spread
+
 
 class DamagedStoreError(CommandError):
-    """What cannot be read could be what others need."""
+    """What cannot be read could be what cites others."""
 
     code = Exit.INVALID
 
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """How much stays: the newest nights of each GPU model, and those of the last days; either may be left out."""
+    """What keeps its samples: the newest nights of each GPU model, those of the last days; either may be left out.
+
+    Attributes:
+        samples: of each series, that older nights keep; 0 leaves none.
+    """
 
     nights: int | None = None
     days: float | None = None
+    samples: int = DEFAULT_SAMPLES
 
     def __post_init__(self) -> None:
         if self.nights is None and self.days is None:
-            raise UsageError("say what stays: --keep-nights N, --keep-days D, or both")
+            raise UsageError("say which nights keep all samples: --keep-nights N, --keep-days D, or both")
 
 
 @dataclass(slots=True)
 class Pruned:
-    """Ids; with ``dry_run`` what would go. ``needed`` are old nights that stay because others need them."""
+    """Ids; with ``dry_run`` what would be thinned. ``cited`` are old nights that keep all samples, each with why."""
 
     nights: list[str] = field(default_factory=list)
     records: list[str] = field(default_factory=list)
-    needed: dict[str, str] = field(default_factory=dict)  # id -> why
+    cited: dict[str, str] = field(default_factory=dict)
+    left_alone: list[str] = field(default_factory=list)  # files that cannot be read
     kept_nights: int = 0
     freed_bytes: int = 0
 
 
 def prune(store: Store, keep: Keep, *, now: datetime | None = None, dry_run: bool = False) -> Pruned:
-    """Remove what ``keep`` does not cover, night first, so that a crash leaves records without a night, never more.
+    """Thin the samples of nights that ``keep`` does not cover and nothing cites. Doing it again changes nothing.
 
-    Besides, these stay: the base night of every night that stays; of each environment the newest accepted night of
-    every set of cases, which is what later nights are judged against; and the newest accepted night of every series.
-    Records of no night go when they are older than all nights that stay.
+    Cited are: pinned nights (ci/nightly.toml); the nights at which a regression began, was last seen and ended, and the
+    one it was held against; nights that an alarm or a change point names; nights that an owner accepted; the newest
+    accepted night of every GPU model and set, which the next ones are held against.
 
     Raises:
-        DamagedStoreError: a file cannot be read; nothing was removed.
+        DamagedStoreError: a night cannot be read, and might cite others; nothing was thinned.
     """
-    nights, records = store.nights(), {record.id: record for record in store.records()}
+    nights = store.nights()
     if store.quarantined:
         raise DamagedStoreError(
-            "nothing was removed, for not all can be read:\n" + "\n".join(store.quarantined),
+            "nothing was thinned, for not all nights can be read:\n" + "\n".join(store.quarantined),
             f"python -m ci history verify --store {store.name}",
         )
-    staying = _covered(nights, keep, now or datetime.now(UTC))
-    result = Pruned(needed=_needed(nights, records, staying))
-    staying |= set(result.needed)
-    result.kept_nights = len(staying)
-    result.nights = [night.id for night in nights if night.id not in staying]
-    result.records = _unneeded_records(nights, records, staying)
-    paths = _paths(store, result)
-    result.freed_bytes = sum(path.stat().st_size for path in paths)
-    if paths and not dry_run:
-        store.remove(paths, f"prune {len(result.nights)} nights, {len(result.records)} records")
+    covered = _covered(nights, keep, now or datetime.now(UTC))
+    cited = cited_nights(store, nights)
+    result = Pruned(cited={name: why for name, why in sorted(cited.items()) if name not in covered})
+    old = [night for night in nights if night.id not in covered and night.id not in cited]
+    result.kept_nights = len(nights) - len(old)
+    for some in _batches(old):
+        store.fetch([name for night in some for name in night.all_records], kinds=("records",))
+        paths = {path.stem: samples_path(path) for path in list_files(store.folder).records}
+        thinned = dict(_thinned(some, paths, keep.samples, result))
+        if thinned and not dry_run:
+            store.rewrite(thinned.items(), f"thin the samples of {len(thinned)} records")
+    if result.records and not dry_run:
         store.publish()
+    result.left_alone += store.quarantined
     return result
+
+
+def cited_nights(store: Store, nights: list[Night]) -> dict[str, str]:
+    """Nights whose samples somebody may want to see again, each with the first reason found."""
+    from reports.events import find_events
+
+    ids, cited = {night.id for night in nights}, dict[str, str]()
+
+    def cite(found: Iterable[str | None], why: str) -> None:
+        for name in found:
+            if name in ids:
+                cited.setdefault(str(name), why)
+
+    cite((one.night for one in load_nightly().pinned), "pinned in ci/nightly.toml")
+    cite((night.id for night in nights if night.acceptance is not None), "an owner accepted it")
+    newest = {(night.gpu_model, night.case_set): night.id for night in nights if night.accepted}
+    cite(newest.values(), "the next night of its set may be held against it")
+    for model in sorted({night.gpu_model for night in nights}):
+        own = [night for night in nights if night.gpu_model == model]
+        for event in find_events(own, lambda _: None):
+            for spell in event.spells:
+                ended = None if spell.ended is None else spell.ended.id
+                why = f"a regression of {spell.verdict.op} {spell.verdict.case} has it at an end or as its base"
+                cite((spell.first.id, spell.first.base_night, spell.last.id, ended), why)
+    alarms = " ".join(alarm for night in nights for alarm in night.alarms)
+    words = {word.strip("(),:;") for word in alarms.split()}
+    cite(sorted(words & ids), "an alarm names it")
+    cite(_change_points(store, nights), "a step of a series lies at it")
+    return cited
+
+
+def _change_points(store: Store, nights: list[Night]) -> Iterator[str]:
+    """Nights at both sides of each step that ``ci trends`` finds; it looks at the newest nights of a model."""
+    from ci.gpus import CPU
+    from ci.policy import load_policy
+    from ci.trends.examine import examine
+    from ci.trends.stored import read_nights
+
+    policy, config = load_policy(), load_nightly()
+    for model in sorted({night.gpu_model for night in nights if not night.is_static} - {CPU}):
+        own = sorted((n for n in nights if n.gpu_model == model), key=lambda n: (n.created_utc, n.id))
+        pinned = config.pinned_night(model)
+        if measured := read_nights(store, own, pinned):
+            for change in examine(measured, policy, pinned).changes:
+                yield from (change.before.night, change.after.night)
 
 
 def _covered(nights: list[Night], keep: Keep, now: datetime) -> set[str]:
@@ -78,58 +144,41 @@ def _covered(nights: list[Night], keep: Keep, now: datetime) -> set[str]:
         covered |= {night.id for night in nights if night.created_utc >= since}
     if keep.nights is not None:
         for model in {night.gpu_model for night in nights}:
-            own = [night.id for night in _newest_first(nights) if night.gpu_model == model]
-            covered |= set(own[: keep.nights])
+            own = sorted((n for n in nights if n.gpu_model == model), key=lambda n: (n.created_utc, n.id))
+            covered |= {night.id for night in own[-keep.nights :]}
     return covered
 
 
-def _needed(nights: list[Night], records: dict[str, Record], staying: set[str]) -> dict[str, str]:
-    needed: dict[str, str] = {}
-    seen: set[Hashable] = set()
-    for night in _newest_first(nights):
-        found = [records[record_id] for record_id in night.records if record_id in records]
-        if not night.accepted or not found:
-            continue
-        place = (night.gpu_model, found[0].environment.cut_key(host=False))
-        # A night that lost records serves as a base only where no whole one is.
-        cases = (frozenset(verdict.case for verdict in night.verdicts), len(found) == len(night.records))
-        series = {(*place, verdict.key) for verdict in night.verdicts if verdict.value is not None}
-        if (*place, cases) not in seen:
-            needed.setdefault(night.id, "later nights of its cases and environment are judged against it")
-        elif not series <= seen:
-            needed.setdefault(night.id, "it has the newest accepted value of a series")
-        seen |= {(*place, cases), *series}
-    by_id = {night.id: night for night in nights}
-    for night_id in (*staying, *needed):
-        base = by_id[night_id].base_night
-        if base in by_id:
-            needed.setdefault(str(base), f"night {night_id}, which stays, was judged against it")
-    return {night_id: why for night_id, why in sorted(needed.items()) if night_id not in staying}
+def _batches(nights: list[Night]) -> Iterator[list[Night]]:
+    some: list[Night] = []
+    for night in nights:
+        some.append(night)
+        if sum(len(one.all_records) for one in some) >= BATCH:
+            yield some
+            some = []
+    if some:
+        yield some
 
 
-def _unneeded_records(nights: list[Night], records: dict[str, Record], staying: set[str]) -> list[str]:
-    used = {record_id for night in nights if night.id in staying for record_id in night.all_records}
-    of_nights = {record_id for night in nights for record_id in night.all_records}
-    oldest: dict[str, str] = {}
-    for night in _newest_first(nights):
-        if night.id in staying:
-            oldest[night.gpu_model] = night.created_utc
-    return [
-        record_id
-        for record_id, record in records.items()
-        if record_id not in used
-        and (record_id in of_nights or record.created_utc < oldest.get(record.environment.gpu_model, ""))
-    ]
-
-
-def _paths(store: Store, result: Pruned) -> list[Path]:
-    files = list_files(store.folder)
-    gone = [path for path in files.nights if path.stem in set(result.nights)]
-    for path in files.records:
-        if path.stem in set(result.records):
-            gone += [path, samples_path(path)]
-    return gone
-
-
-def _newest_first(nights: list[Night]) -> list[Night]:
-    return sorted(nights, key=lambda night: (night.created_utc, night.id), reverse=True)
+def _thinned(nights: list[Night], paths: dict[str, Path], most: int, result: Pruned) -> Iterator[tuple[Path, bytes]]:
+    """New contents of the files that have more samples than they are to keep."""
+    for night in nights:
+        before = len(result.records)
+        for name in night.all_records:
+            path = paths.get(name)
+            try:
+                if path is None or is_thinned_to(pq.read_schema(path), most):
+                    continue
+                table = read_samples(path)
+            except (OSError, ValueError, pa.ArrowException) as error:
+                result.left_alone.append(f"{path}: {error}")
+                continue
+            if (thinned := thin(table, most)).num_rows == table.num_rows:
+                continue
+            buffer = io.BytesIO()
+            pq.write_table(thinned, buffer, compression="zstd", write_page_checksum=True)
+            result.records.append(name)
+            result.freed_bytes += path.stat().st_size - len(buffer.getvalue())
+            yield path, buffer.getvalue()
+        if len(result.records) > before:
+            result.nights.append(night.id)

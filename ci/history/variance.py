@@ -8,7 +8,8 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from benchmarks.harness.records import Night, Record
+from benchmarks.harness.records import Night, Record, samples_path
+from benchmarks.harness.samples import is_thinned
 from benchmarks.harness.stats.variance import Components, Process, components, pooled_sd_pct
 from ci.config import load_thresholds
 from ci.exits import MissingDataError
@@ -149,8 +150,8 @@ def _occasions(history: Stored[Record], model: str, across_code: bool, notes: li
             source = None if across_code else record.subject.source_hash
             group = groups.setdefault((record.environment.cut_key(host=False), source), _Group())
             group.nights.add(night.id)
-            if record.id in unsound:
-                group.left_out[record.id] = unsound[record.id]
+            if why := unsound.get(record.id) or _why_thinned(history, record):
+                group.left_out[record.id] = why
                 continue
             if not group.occasions or group.occasions[-1].night is not night:
                 group.occasions.append(_Occasion(night, []))
@@ -163,6 +164,11 @@ def _occasions(history: Stored[Record], model: str, across_code: bool, notes: li
     if others:
         notes.append(f"{model}: {others} nights of another environment or other sources are left out")
     return best.occasions
+
+
+def _why_thinned(history: Stored[Record], record: Record) -> str:
+    thinned = is_thinned(pq.read_schema(samples_path(history.paths[record.id])))
+    return "its samples were thinned (ci history prune)" if thinned else ""
 
 
 def _spreads(

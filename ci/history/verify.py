@@ -91,7 +91,7 @@ def _check_nights(files: Files, records: dict[str, Record], found: Findings) -> 
         found.problems += [f"{files.name(path)}: {problem}" for problem in problems]
         if night.base_night is not None and night.base_night not in ids:
             found.notes.append(
-                f"{files.name(path)}: its base night {night.base_night} is not here: pruned, or elsewhere"
+                f"{files.name(path)}: its base night {night.base_night} is not here: perhaps in another store"
             )
 
 

@@ -6,7 +6,6 @@ import re
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks.harness.store import Store
 from ci.__main__ import app
 from ci.exits import Exit
 from tests.ci.stores import contents, make_night, store_nights
@@ -86,16 +85,18 @@ def test_import_exits_3_when_there_is_nothing(tmp_path):
     assert invoke("import", tmp_path / "none.zip", "--store", tmp_path / "target").exit_code == Exit.MISSING
 
 
-def test_prune_says_what_goes_and_then_removes_it(folder):
-    planned = invoke("prune", "--store", folder, "--keep-nights", 1, "--dry-run", "--json")
-    assert len(json.loads(planned.stdout)["nights"]) == 2
-    assert len(Store(folder).nights()) == 3
+def test_prune_says_what_goes_and_then_thins_it(folder):
+    before = contents(folder)
+    options = ("prune", "--store", folder, "--keep-nights", 1, "--samples", 1)
+    planned = json.loads(invoke(*options, "--dry-run", "--json").stdout)
+    assert (len(planned["nights"]), len(planned["records"])) == (2, 6)
+    assert contents(folder) == before
 
-    result = invoke("prune", "--store", folder, "--keep-nights", 1)
+    result = invoke(*options)
 
     assert result.exit_code == Exit.PASS
-    assert "2 nights and 6 records removed" in result.output
-    assert len(Store(folder).nights()) == 1
+    assert "samples of 6 records of 2 nights thinned" in result.output
+    assert [name for name, content in contents(folder).items() if before[name] != content and ".json" in name] == []
 
 
 def test_prune_without_saying_how_much_is_a_usage_error(folder):

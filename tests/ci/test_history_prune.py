@@ -1,176 +1,257 @@
-"""`ci history prune`: what goes, and what must stay for nights to come."""
+"""`ci history prune`: whose samples are thinned, whose stay, and that no value goes."""
 
+import math
+import random
+from dataclasses import replace as with_night
 from datetime import UTC, datetime
+from itertools import count
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
-from benchmarks.harness.store import Store
+from benchmarks.harness.records import Acceptance
+from benchmarks.harness.samples import SampleSeries, is_thinned, read_samples, samples_table, thin
+from benchmarks.harness.store import Store, open_store
+from ci.config import load_nightly
 from ci.exits import Exit, UsageError
+from ci.history import prune as prune_module
+from ci.history.importing import import_from
 from ci.history.prune import DamagedStoreError, Keep, prune
+from ci.history.variance import variance
 from ci.history.verify import verify
-from ci.night import Tonight, choose_base
 from tests.ci.nights import CASE, ENVIRONMENT
-from tests.ci.stores import contents, leave_out, make_night, samples_of, store_nights
+from tests.ci.stores import contents, leave_out, make_night, store_nights
 
-OTHER = CASE.replace("b32", "b1")
-
-
-def days(nights):
-    return [int(night.id[6:8]) for night in nights]
+NUMBERS = count()
 
 
-def kept(store):
-    return days(store.nights())
+def days(ids):
+    return [int(name[6:8]) for name in ids]
 
 
-def test_the_newest_nights_stay_with_their_records(tmp_path):
+def thinned_days(folder):
+    """Days whose records lost samples."""
+    paths = sorted((folder / "records").glob("*/*.parquet"))
+    return sorted({int(path.name[6:8]) for path in paths if is_thinned(read_samples(path).schema)})
+
+
+def json_files(folder):
+    return {path.name: path.read_bytes() for path in folder.rglob("*.json")}
+
+
+def test_old_nights_lose_samples_and_no_value(tmp_path):
     store = store_nights(tmp_path, *(make_night(day) for day in range(1, 8)))
+    before = json_files(tmp_path)
 
-    done = prune(store, Keep(nights=3))
+    done = prune(store, Keep(nights=3, samples=1))
 
-    assert kept(store) == [5, 6, 7]
-    assert (len(done.nights), len(done.records), done.kept_nights, done.needed) == (4, 12, 3, {})
-    assert done.freed_bytes > 0
-    assert len(store.records()) == 9
+    assert thinned_days(tmp_path) == [1, 2, 3, 4]
+    assert json_files(tmp_path) == before
+    assert (days(done.nights), len(done.records), done.kept_nights, done.cited) == ([1, 2, 3, 4], 12, 3, {})
+    assert verify(tmp_path).problems == []
+    assert len(store.records()) == 21
+    assert store.quarantined == []
+
+
+def test_each_series_keeps_samples_evenly_in_time_and_a_further_thinning_goes_on():
+    one, other = (
+        SampleSeries(
+            "device_us",
+            op,
+            "recoverssm",
+            CASE,
+            "graph-cold",
+            "us",
+            tuple(map(float, range(n))),
+            tuple(map(float, range(n))),
+        )
+        for op, n in (("verify", 40), ("commit", 3))
+    )
+    table = samples_table([one, other])
+
+    four = thin(table, 4)
+
+    assert four.column("value").to_pylist() == [9.0, 19.0, 29.0, 39.0, 0.0, 1.0, 2.0]
+    assert thin(table, 0).num_rows == 0
+    assert not is_thinned(table.schema)
+    assert is_thinned(four.schema)
+
+
+def test_a_second_time_changes_nothing(tmp_path):
+    store = store_nights(tmp_path, *(make_night(day) for day in range(1, 5)))
+    prune(store, Keep(nights=1, samples=1))
+    before = contents(tmp_path)
+
+    assert prune(store, Keep(nights=1, samples=2)).records == []
+    assert contents(tmp_path) == before
+    assert len(prune(store, Keep(nights=1, samples=0)).records) == 9
+
+
+def test_a_process_that_was_left_out_is_thinned_with_its_night(tmp_path):
+    store = store_nights(tmp_path, *(leave_out(make_night(day)) for day in (1, 2)))
+    night = store.nights()[0]
+
+    done = prune(store, Keep(nights=1, samples=1))
+
+    assert sorted(done.records) == sorted(night.all_records)
     assert verify(tmp_path).problems == []
 
 
-def test_a_process_that_was_left_out_goes_and_stays_with_its_night(tmp_path):
-    # The second is the base of what stays, so records of no night would be older than all that stays only by chance.
-    nights = [leave_out(make_night(day)) for day in (1, 2, 3)]
-    nights.append(make_night(4, base_night=nights[0].night.id))
-    store = store_nights(tmp_path, *nights)
-
-    prune(store, Keep(nights=1))
-
-    staying = {name for night in store.nights() for name in (*night.records, *night.left_out)}
-    assert kept(store) == [1, 4]
-    assert {record.id for record in store.records()} == staying
-    assert verify(tmp_path).problems == []
-
-
-def test_nights_of_the_last_days_stay(tmp_path):
+def test_nights_of_the_last_days_keep_all(tmp_path):
     store = store_nights(tmp_path, *(make_night(day) for day in range(1, 8)))
 
-    prune(store, Keep(days=2), now=datetime(2026, 11, 8, 9, tzinfo=UTC))
+    prune(store, Keep(days=2, samples=1), now=datetime(2026, 11, 8, 9, tzinfo=UTC))
 
-    assert kept(store) == [6, 7]
+    assert thinned_days(tmp_path) == [1, 2, 3, 4, 5]
 
 
-def test_with_both_limits_a_night_stays_that_either_covers(tmp_path):
+def test_with_both_limits_a_night_keeps_all_that_either_covers(tmp_path):
     store = store_nights(tmp_path, *(make_night(day) for day in range(1, 8)))
 
-    prune(store, Keep(nights=4, days=2), now=datetime(2026, 11, 8, 9, tzinfo=UTC))
+    prune(store, Keep(nights=4, days=2, samples=1), now=datetime(2026, 11, 8, 9, tzinfo=UTC))
 
-    assert kept(store) == [4, 5, 6, 7]
+    assert thinned_days(tmp_path) == [1, 2, 3]
 
 
-def test_dry_run_says_the_same_and_removes_nothing(tmp_path):
+def test_dry_run_says_the_same_and_changes_nothing(tmp_path):
     store = store_nights(tmp_path, *(make_night(day) for day in range(1, 5)))
     before = contents(tmp_path)
 
-    planned = prune(Store(tmp_path, writable=False), Keep(nights=1), dry_run=True)
+    planned = prune(Store(tmp_path, writable=False), Keep(nights=1, samples=1), dry_run=True)
 
     assert contents(tmp_path) == before
-    assert planned == prune(store, Keep(nights=1))
+    size = sum(map(len, before.values()))
+    assert planned == prune(store, Keep(nights=1, samples=1))
+    assert size - sum(map(len, contents(tmp_path).values())) == planned.freed_bytes
 
 
-def test_the_last_accepted_night_stays_however_old(tmp_path):
+def test_every_gpu_model_keeps_its_own_newest_nights(tmp_path):
+    h100 = replace(ENVIRONMENT, gpu_model="nvidia-h100")
+    store = store_nights(tmp_path, make_night(1, environment=h100), *(make_night(day) for day in (2, 3)))
+
+    prune(store, Keep(nights=1, samples=1))
+
+    assert thinned_days(tmp_path) == [2]
+
+
+def test_what_the_next_night_is_held_against_keeps_all(tmp_path):
     bad = [make_night(day, accepted=False, exit_code=1) for day in range(2, 6)]
     store = store_nights(tmp_path, make_night(1), *bad)
 
-    done = prune(store, Keep(nights=2))
+    done = prune(store, Keep(nights=2, samples=1))
 
-    assert kept(store) == [1, 4, 5]
-    assert "judged against" in next(iter(done.needed.values()))
-
-
-def test_the_base_of_a_night_that_stays_stays(tmp_path):
-    first = make_night(1)
-    judged = make_night(3, base_night=first.night.id)
-    store = store_nights(tmp_path, first, make_night(2), judged)
-
-    done = prune(store, Keep(nights=1))
-
-    assert kept(store) == [1, 3]
-    assert done.needed == {first.night.id: f"night {judged.night.id}, which stays, was judged against it"}
+    assert thinned_days(tmp_path) == [2, 3]
+    assert "held against it" in next(iter(done.cited.values()))
 
 
-def test_the_newest_accepted_night_of_every_environment_stays(tmp_path):
-    older_driver = msgspec.structs.replace(ENVIRONMENT, driver="570.0")
+def regressed_night(night, base):
+    verdicts = [replace(night.verdicts[0], verdict="regressed", gated=True), *night.verdicts[1:]]
+    return replace(night, verdicts=verdicts, base_night=base, accepted=False, exit_code=1)
+
+
+def test_nights_of_a_regression_keep_all(tmp_path):
+    nights = [make_night(day) for day in range(1, 10)]
+    for at in (3, 4, 5):
+        night = regressed_night(nights[at].night, nights[1].night.id)
+        nights[at] = with_night(nights[at], night=night)
+    verdicts = [replace(item, verdict="unchanged", gated=True) for item in nights[6].night.verdicts]
+    nights[6] = with_night(nights[6], night=replace(nights[6].night, verdicts=verdicts))
+    store = store_nights(tmp_path, *nights)
+
+    done = prune(store, Keep(nights=1, samples=1))
+
+    assert days(done.cited) == [2, 4, 6, 7]
+    assert all("a regression of verify" in why for why in done.cited.values())
+    assert thinned_days(tmp_path) == [1, 3, 5, 8]
+
+
+def test_nights_that_are_pinned_accepted_by_an_owner_or_named_by_an_alarm_keep_all(tmp_path, monkeypatch):
+    nights = [make_night(day) for day in range(1, 8)]
+    by = Acceptance(owner="kernels", reason="meant", at_utc="2026-11-30T00:00:00Z")
+    nights[1] = with_night(nights[1], night=replace(nights[1].night, acceptance=by))
+    alarm = f"device_us/verify: worse, by +3.0 % since night {nights[3].night.id} (after 1, up to 2), 5 nights"
+    nights[5] = with_night(nights[5], night=replace(nights[5].night, alarms=[alarm]))
+    store = store_nights(tmp_path, *nights)
+    config = load_nightly()
+    pinned = replace(config.pinned[0], night=nights[0].night.id)
+    monkeypatch.setattr(prune_module, "load_nightly", lambda: replace(config, pinned=[pinned]))
+
+    done = prune(store, Keep(nights=1, samples=1))
+
+    assert list(done.cited.values()) == ["pinned in ci/nightly.toml", "an owner accepted it", "an alarm names it"]
+    assert days(done.cited) == [1, 2, 4]
+    assert thinned_days(tmp_path) == [3, 5, 6]
+
+
+def test_nights_at_a_change_point_keep_all(tmp_path):
+    draw = random.Random(4)
+    levels = [level * math.exp(draw.gauss(0, 0.002)) for level in [100.0] * 12 + [110.0] * 12]
     nights = [
-        make_night(1, environment=older_driver),
-        make_night(2, environment=older_driver),
-        make_night(3),
-        make_night(4),
+        make_night(day, levels=[level * (1 + part) for part in (-2e-3, -1e-3, 0, 1e-3, 2e-3)])
+        for day, level in enumerate(levels, 1)
     ]
     store = store_nights(tmp_path, *nights)
 
-    prune(store, Keep(nights=1))
+    done = prune(store, Keep(nights=1, samples=1))
 
-    assert kept(store) == [2, 4]
-
-
-def test_every_gpu_model_keeps_its_own_nights(tmp_path):
-    h100 = msgspec.structs.replace(ENVIRONMENT, gpu_model="nvidia-h100")
-    store = store_nights(tmp_path, make_night(1, environment=h100), *(make_night(day) for day in (2, 3)))
-
-    prune(store, Keep(nights=1))
-
-    assert days(store.nights("nvidia-h100")) == [1]
-    assert days(store.nights("nvidia-h200")) == [3]
+    assert days(done.cited) == [12, 13]
+    assert set(done.cited.values()) == {"a step of a series lies at it"}
 
 
-@pytest.mark.parametrize("selected", [[CASE], [OTHER], [CASE, OTHER]])
-def test_tonight_is_judged_against_the_same_night_as_before_pruning(tmp_path, selected):
-    nights = [make_night(1, cases=[CASE, OTHER]), make_night(2), make_night(3, cases=[OTHER]), make_night(4)]
-    store = store_nights(tmp_path, *nights, make_night(5, accepted=False))
-    tonight = Tonight("smoke", "*", selected, make_night(9, cases=selected).records)
-    before = choose_base(store.nights(), store.records, tonight, 3)
+def test_thinned_samples_are_no_evidence_of_spread_and_stores_still_merge(tmp_path):
+    nights = [make_night(day) for day in range(1, 4)]
+    pruned, whole = store_nights(tmp_path / "pruned", *nights), store_nights(tmp_path / "whole", *nights)
+    prune(pruned, Keep(nights=1, samples=1))
 
-    prune(store, Keep(nights=1))
+    table = variance([str(pruned.folder)], gpu_model="*")
 
-    assert kept(store) == [1, 3, 4, 5]
-    assert choose_base(store.nights(), store.records, tonight, 3) == before
-
-
-def test_the_newest_accepted_value_of_every_series_stays(tmp_path):
-    newer = make_night(2)
-    fewer = msgspec.structs.replace(newer.night, verdicts=newer.night.verdicts[1:])
-    store = store_nights(tmp_path, make_night(1))
-    for record in newer.records:
-        store.add_record(record, samples_of(record))
-    store.add_night(fewer)
-
-    done = prune(store, Keep(nights=1))
-
-    assert kept(store) == [1, 2]
-    assert list(done.needed.values()) == ["it has the newest accepted value of a series"]
+    assert {spread.num_processes for spread in table.spreads} == {3}
+    assert sum("thinned" in note for note in table.notes) == 6
+    for source, store in ((pruned.folder, whole), (whole.folder, pruned)):
+        before = contents(store.folder)
+        assert import_from(source, store).already_there == 12
+        assert contents(store.folder) == before
+    assert len(import_from(pruned.folder, Store(tmp_path / "new")).records) == 9
+    assert thinned_days(tmp_path / "new") == [1, 2]
 
 
-def test_records_of_no_night_go_when_they_are_older_than_what_stays(tmp_path):
-    store = store_nights(tmp_path, make_night(3), make_night(5))
-    for made in (make_night(1), make_night(8)):
-        store.add_record(made.records[0], samples_of(made.records[0]))
+def test_a_store_at_a_url_is_thinned_there(tmp_path, monkeypatch):
+    monkeypatch.setenv("RECOVERSSM_CACHE_DIR", str(tmp_path / "here"))
+    url = f"memory://prune-{next(NUMBERS)}"
+    store_nights(tmp_path / "from", *(make_night(day) for day in range(1, 4)))
+    import_from(tmp_path / "from", open_store(url))
 
-    done = prune(store, Keep(nights=1))
+    planned = prune(open_store(url, writable=False), Keep(nights=1, samples=1), dry_run=True)
+    assert planned == prune(open_store(url), Keep(nights=1, samples=1))
 
-    assert done.records[0] == make_night(1).records[0].id
-    assert {record.id[6:8] for record in store.records()} == {"05", "08"}
+    monkeypatch.setenv("RECOVERSSM_CACHE_DIR", str(tmp_path / "elsewhere"))
+    store = open_store(url, writable=False)
+    assert len(store.records()) == 9
+    assert thinned_days(store.folder) == [1, 2]
 
 
-def test_nothing_is_removed_from_a_damaged_store(tmp_path):
+def test_nothing_is_thinned_when_a_night_cannot_be_read(tmp_path):
     store = store_nights(tmp_path, *(make_night(day) for day in range(1, 5)))
-    next((tmp_path / "records").rglob("*.parquet")).write_bytes(b"")
+    next((tmp_path / "nights").rglob("*.json")).write_bytes(b"{")
     before = contents(tmp_path)
 
-    with pytest.raises(DamagedStoreError, match="nothing was removed") as caught:
+    with pytest.raises(DamagedStoreError, match="nothing was thinned") as caught:
         prune(Store(store.folder, writable=False), Keep(nights=1))
     assert caught.value.code == Exit.INVALID
     assert contents(tmp_path) == before
 
 
-def test_how_much_stays_must_be_said():
+def test_samples_that_cannot_be_read_are_left_alone_and_named(tmp_path):
+    store = store_nights(tmp_path, *(make_night(day) for day in range(1, 4)))
+    bad = sorted((tmp_path / "records").rglob("*.parquet"))[0]
+    bad.write_bytes(b"PAR1")
+
+    done = prune(store, Keep(nights=1, samples=1))
+
+    assert [bad.stem in line for line in done.left_alone] == [True]
+    assert len(done.records) == 5
+
+
+def test_what_keeps_its_samples_must_be_said():
     with pytest.raises(UsageError, match="--keep-nights N, --keep-days D"):
         Keep()
