@@ -54,8 +54,12 @@ def relative_error(actual: Tensor, expected: Tensor) -> float | None:
 
 def num_differing(actual: Tensor, expected: Tensor) -> int:
     """Elements whose bits differ; NaN equals NaN of the same bits, and 0.0 differs from -0.0."""
-    bits = _BITS[actual.element_size()]
-    return int((actual.contiguous().view(bits) != expected.to(actual.dtype).contiguous().view(bits)).sum())
+    return int((bits_of(actual.contiguous()) != bits_of(expected.to(actual.dtype).contiguous())).sum())
+
+
+def bits_of(tensor: Tensor) -> Tensor:
+    """The same memory as integers of the same size."""
+    return tensor.view(_BITS[tensor.element_size()])
 
 
 def num_non_finite(tensors: Iterable[Tensor]) -> int:

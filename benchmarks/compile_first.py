@@ -25,6 +25,7 @@ from .harness.compilations import CompilationCounter
 from .harness.parent import PARENT_VARIABLE, end_with_parent
 from .long_runs import CASES, launch_once
 from .peers.beside import PeerProvider
+from .peers.contained import contained
 from .peers.discovery import FoundPeer, find_peers
 from .providers import PROVIDERS, Provider, extra_providers
 
@@ -190,8 +191,13 @@ def _compile_peer(found: FoundPeer, cases: Sequence[BenchCase], device: torch.de
     if found.peer is None:
         return found.facts.missing
     peer = PeerProvider(found.peer)
-    able = [case for case in cases if peer.unsupported(case, device) is None]
-    num_right = sum(_compiled(f"{case.name} {peer.name}", partial(_launch_peer, peer, case, device)) for case in able)
+    try:
+        with contained():
+            able = [case for case in cases if peer.unsupported(case, device) is None]
+            launches = [(f"{case.name} {peer.name}", partial(_launch_peer, peer, case, device)) for case in able]
+            num_right = sum(_compiled(name, launch) for name, launch in launches)
+    except Exception as error:
+        return f"{type(error).__name__}: {first_line(error)}"
     return f"{num_right} of {len(able)} cases compiled and right, {len(cases) - len(able)} not for it"
 
 

@@ -15,6 +15,7 @@ from .harness.records import Status
 from .harness.stopping import Sampling
 from .journal import Journal
 from .peers.beside import PeerProvider
+from .peers.contained import contained
 from .progress import Progress
 from .providers import PROVIDERS
 from .providers.torch_reference import NAME, reference_calls
@@ -141,8 +142,9 @@ def _measure_peer(peer: PeerProvider, tiny: BenchCase, seed: int, results: Resul
     status: Status = "failed"
     before, reason = results.sizes, blame
     try:
-        if reason is None and (reason := peer.unsupported(tiny, DEVICE)) is None:
-            return _time_peer(peer, tiny, seed, results, checklist)
+        with contained():
+            if reason is None and (reason := peer.unsupported(tiny, DEVICE)) is None:
+                return _time_peer(peer, tiny, seed, results, checklist)
         status = "failed" if blame else "skipped"
     except Exception as error:
         # Other people's code: whatever it raises costs it its numbers.

@@ -27,6 +27,7 @@ from .harness.stopping import Sampling
 from .journal import Journal
 from .long_runs import add_long_runs
 from .peers.beside import PeerProvider
+from .peers.contained import contained
 from .progress import Progress
 from .providers import CHAINED, PROVIDERS, Prepared, Provider, Series, extra_providers
 from .results import Results
@@ -216,15 +217,15 @@ class GpuProcess:
 
     def _measure_beside(self, peer: PeerProvider, case: BenchCase) -> str:
         """One peer on one case."""
-        try:
-            reason = peer.unsupported(case, self._device)
-        except Exception as error:
-            return self._give_up(
-                peer, case, "failed", f"unsupported raised {type(error).__name__}: {first_line(error)}"
-            )
-        if reason is not None:
-            return self._give_up(peer, case, "skipped", reason)
-        return self._measure_provider(peer, case, self._case_seed(case))
+        with contained():
+            try:
+                reason = peer.unsupported(case, self._device)
+            except Exception as error:
+                why = f"unsupported raised {type(error).__name__}: {first_line(error)}"
+                return self._give_up(peer, case, "failed", why)
+            if reason is not None:
+                return self._give_up(peer, case, "skipped", reason)
+            return self._measure_provider(peer, case, self._case_seed(case))
 
     def _providers(self, case: BenchCase) -> list[Provider]:
         providers = [*PROVIDERS, *([] if self._contracts.lean else extra_providers(case, self._device))]

@@ -1,6 +1,6 @@
 """A peer as a provider: checked against float64 with its own tolerance, then timed by the same rig as ours."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 import torch
@@ -9,12 +9,12 @@ from torch import Tensor
 from recoverssm import cost
 
 from ..cases import BenchCase
-from ..checks import Checklist, num_non_finite
+from ..checks import COMPILED, Checklist, failure_reason, num_non_finite
 from ..harness.records import Contract
 from ..harness.restore import SavedMemory
 from ..inputs import NUM_UNOWNED_SLOTS
 from ..providers.base import Call, Series, activation_bytes, layer_sizes
-from .protocol import OPS, REQUIRED, Op, Outputs, Peer, PreparedPeer, Tolerance
+from .protocol import OPS, REQUIRED, Op, Outputs, Peer, PreparedPeer, Tolerance, require_line
 from .reference import expected_outputs
 from .workload import Workload, build_workload, sizes
 
@@ -38,7 +38,9 @@ class PeerProvider:
         return tuple((op, "graph-cold") for op in (*_ordered(self.peer.ops), *step))
 
     def unsupported(self, case: BenchCase, device: torch.device) -> str | None:
-        return self.peer.unsupported(case, device)
+        """As of the peer; raises TypeError for an answer that is no line of text."""
+        reason = self.peer.unsupported(case, device)
+        return None if reason is None else require_line(reason, "unsupported", also="None or ")
 
     def needed_bytes(self, case: BenchCase, l2_bytes: int) -> int:
         """States and windows three times over (a peer may keep its own, and one to restore from), records, checks."""
@@ -51,8 +53,16 @@ class PeerProvider:
         return 3 * num_places * place + activation_bytes(case) + 10 * float64_pool
 
     def prepare(self, case: BenchCase, device: torch.device, seed: int, l2_bytes: int) -> "PreparedBeside":
+        """Raises TypeError or ValueError that says what the peer's ``prepare`` does otherwise than it should."""
         workload = build_workload(case, self.peer.scheme, device, seed, l2_bytes)
-        return PreparedBeside(self.peer, workload, self.peer.prepare(workload))
+        given = workload.sums()
+        prepared = self.peer.prepare(workload)
+        if not all(callable(getattr(prepared, method, None)) for method in ("launch", "outputs", "written")):
+            raise TypeError(
+                f"prepare: expected an object with launch, outputs and written, got {type(prepared).__name__}"
+            )
+        _require_same("prepare", given, workload.sums())
+        return PreparedBeside(self.peer, workload, prepared)
 
 
 class PreparedBeside:
@@ -64,23 +74,49 @@ class PreparedBeside:
         self._saved: dict[int, SavedMemory] = {}
 
     def check(self, checklist: Checklist) -> None:
-        """First and last layer of the first set, op after op, each from the first values; every place is verified."""
-        workload = self._workload
-        ends = sorted({0, min(workload.num_layers, len(workload.states)) - 1})
+        """First and last layer of the first set, op after op, each from the first values; every place is verified.
+
+        What is right is launched once more after restoring, as each timed window is.
+        """
+        given = self._workload.sums()
         for op in self._ops:
             restore = self._restore_of(op)
-            expected = {place: expected_outputs(workload, op, place) for place in ends}
-            for number in range(len(workload.states)) if op == "verify" else (0,):
-                self._prepared.launch(op, number)
-                if op == "verify" and number in ends:
-                    self._compare(checklist, op, number, expected[number])
-            for place in ends if op != "verify" else ():
-                self._compare(checklist, op, place, expected[place])
+            expected = {place: expected_outputs(self._workload, op, place) for place in self._ends}
+            self._check(checklist, op, expected, range(len(self._workload.states)))
             if restore is not None:
                 restore()
+            if all(check.passed for check in checklist.checks if check.op == op):
+                self._check_again(op, expected)
+                if restore is not None:
+                    restore()
+        _require_same("launch", given, self._workload.sums())
+
+    @property
+    def _ends(self) -> list[int]:
+        """The places of the first and the last layer."""
+        return sorted({0, min(self._workload.num_layers, len(self._workload.states)) - 1})
+
+    def _check(
+        self, checklist: Checklist, op: Op, expected: Mapping[int, dict[str, Tensor]], places: Sequence[int]
+    ) -> None:
+        for number in places if op == "verify" else (0,):
+            self._prepared.launch(op, number)
+            if op == "verify" and number in expected:
+                self._compare(checklist, op, number, expected[number])
+        for place in expected if op != "verify" else ():
+            self._compare(checklist, op, place, expected[place])
+
+    def _check_again(self, op: Op, expected: Mapping[int, dict[str, Tensor]]) -> None:
+        checklist = Checklist(self._workload.case.name, self._peer.name, COMPILED)
+        self._check(checklist, op, expected, self._ends)
+        if reason := failure_reason(checklist.checks):
+            raise ValueError(
+                f"written({op!r}): expected all that {op} writes and reads again, for a second launch from restored "
+                f"memory leaves something else: {reason}"
+            )
 
     def _compare(self, checklist: Checklist, op: Op, place: int, expected: dict[str, Tensor]) -> None:
-        shown = self._prepared.outputs(op, place).tensors()
+        shown = self._outputs(op, place)
         lacking = [name for name in REQUIRED[self._peer.scheme, op] if name not in shown]
         if lacking:
             raise ValueError(f"outputs({op!r}, {place}): expected {', '.join(lacking)} (peers/protocol.py, Outputs)")
@@ -97,6 +133,16 @@ class PreparedBeside:
             else:
                 limit = limit_of(self._peer.tolerance, name, self._workload.case.state_dtype)
                 checklist.error(op, METRICS[name], tensor, expected[name], limit, where)
+
+    def _outputs(self, op: Op, place: int) -> dict[str, Tensor]:
+        shown: object = self._prepared.outputs(op, place)
+        if not isinstance(shown, Outputs):
+            raise TypeError(f"outputs({op!r}, {place}): expected Outputs, got {type(shown).__name__}")
+        named: dict[str, object] = {**shown.tensors()}
+        for name, tensor in named.items():
+            if not isinstance(tensor, Tensor):
+                raise TypeError(f"outputs({op!r}, {place}).{name}: expected a tensor, got {type(tensor).__name__}")
+        return shown.tensors()
 
     def series(self) -> list[Series]:
         """Its ops, and the step that they make."""
@@ -127,17 +173,32 @@ class PreparedBeside:
 
     def _restore_of(self, *ops: Op) -> Call | None:
         """What gives the memory that these ops write the values that it had when it was first asked for."""
-        written = [tensor for op in ops for tensor in self._prepared.written(op)]
+        written = [tensor for op in ops for tensor in self._written(op)]
         storages = {tensor.untyped_storage().data_ptr(): tensor for tensor in written}
         for address, tensor in storages.items():
             if address not in self._saved:
                 self._saved[address] = SavedMemory([tensor])
         return partial(_restore, [self._saved[address] for address in storages]) if storages else None
 
+    def _written(self, op: Op) -> Sequence[Tensor]:
+        named: object = self._prepared.written(op)
+        if not isinstance(named, Sequence) or not all(isinstance(tensor, Tensor) for tensor in named):
+            raise TypeError(f"written({op!r}): expected a sequence of tensors, got {named!r}")
+        return named
+
     def num_non_finite(self) -> int:
         """Of what its ops show of the first place."""
-        shown: list[Outputs] = [self._prepared.outputs(op, 0) for op in self._ops]
-        return num_non_finite(tensor for outputs in shown for tensor in outputs.tensors().values())
+        return num_non_finite(tensor for op in self._ops for tensor in self._outputs(op, 0).values())
+
+
+def _require_same(what: str, given: Mapping[str, list[int]], now: Mapping[str, list[int]]) -> None:
+    """Raises ValueError that names the inputs whose sums have changed; states and windows are a launch's to write."""
+    own = ("states", "conv_states") if what == "launch" else ()
+    changed = [name for name, sums in given.items() if now[name] != sums and name not in own]
+    if changed:
+        raise ValueError(
+            f"{what}: expected inputs to stay as they are, changed: {', '.join(changed)}; copy them before writing"
+        )
 
 
 def step_ops(peer: Peer) -> tuple[Op, ...]:

@@ -18,6 +18,7 @@ from typing import Any, get_args
 
 from ..checks import first_line, printable
 from ..harness.records import PeerFacts
+from .contained import contained
 from .protocol import REQUIRED, NotInstalledError, Peer, Tolerance, require_line
 from .workload import Scheme
 
@@ -157,9 +158,10 @@ def _load(candidate: Candidate, taken: Collection[str]) -> FoundPeer:
     """The peer under its own name, or why there is none, under the name of its place where its own is not known."""
     place = next(name for name in _numbered(candidate.where) if name not in taken)
     try:
-        cls = candidate.find()
-        _require_peer(cls)
-    except (Exception, SystemExit) as error:  # other people's modules may do anything on import
+        with contained():
+            cls = candidate.find()
+            _require_peer(cls)
+    except Exception as error:  # other people's modules may do anything on import
         return FoundPeer(PeerFacts(name=place, missing=f"{type(error).__name__}: {first_line(error)}"))
     limits = asdict(cls.tolerance)
     facts = {word: str(getattr(cls, word)) for word in TEXTS}
@@ -168,11 +170,12 @@ def _load(candidate: Candidate, taken: Collection[str]) -> FoundPeer:
         why = f"another provider has the name {cls.name!r}: give {cls.__name__} one of its own"
         return FoundPeer(PeerFacts(**facts | {"name": place}, missing=why))
     try:
-        peer = cls()
-        return FoundPeer(PeerFacts(**facts, version=require_line(peer.version, "version")), peer)
+        with contained():
+            peer = cls()
+            return FoundPeer(PeerFacts(**facts, version=require_line(peer.version, "version")), peer)
     except NotInstalledError as error:
         return FoundPeer(PeerFacts(**facts, missing=f"not installed: {first_line(error)}"))
-    except (Exception, SystemExit) as error:
+    except Exception as error:
         return FoundPeer(PeerFacts(**facts, missing=f"does not load: {type(error).__name__}: {first_line(error)}"))
 
 

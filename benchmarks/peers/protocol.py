@@ -37,11 +37,11 @@ class NotInstalledError(Exception):
     """A peer's constructor raises it where the kernel's package is not there; the message says what to install."""
 
 
-def require_line(value: object, what: str, *, may_be_empty: bool = False) -> str:
-    """The value, if records and tables can hold it; raises TypeError that names ``what``."""
+def require_line(value: object, what: str, *, may_be_empty: bool = False, also: str = "") -> str:
+    """The value, if records and tables can hold it; else TypeError that names ``what``, and what may ``also`` come."""
     if isinstance(value, str) and len(value) <= MAX_LENGTH and value.isprintable() and (value.strip() or may_be_empty):
         return str(value)
-    raise TypeError(f"{what}: expected a line of at most {MAX_LENGTH} printable characters, got {value!r}")
+    raise TypeError(f"{what}: expected {also}a line of at most {MAX_LENGTH} printable characters, got {value!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from recoverssm.types import GateParams
 
 from .. import inputs
 from ..cases import BenchCase
+from ..checks import bits_of
 from ..inputs import NUM_UNOWNED_SLOTS, StepInputs
 from ..providers.base import layer_sizes, rotations
 from ..providers.full_state import num_state_pools
@@ -19,7 +20,8 @@ Scheme = Literal["recoverssm", "full_state", "last_state"]
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Inputs of one case on one device. Peers may use this memory in place, or fill their own from it once.
+    """Inputs of one case on one device. Launches may use states and windows in place, or memory filled from them once;
+    everything else is read alone, and ``prepare`` leaves all of it as it is.
 
     All rows have full windows: request n owns tokens n*T to n*T + T - 1. q and k are to be normalised by
     ``1 / sqrt(sum of squares + 1e-6)``, q scaled by ``K**-0.5`` as well; beta is ``sigmoid(raw_beta)``; the log decay
@@ -71,6 +73,19 @@ class Workload:
     def gate(self, place: int) -> GateParams:
         """A_log [H], dt_bias [H, K], both fp32, and lower_bound of a place's layer."""
         return self.step.layer_gates[self.layer(place)]
+
+    def sums(self) -> dict[str, list[int]]:
+        """Of the bits of every input, by its name, a sum for each tensor: another one where a value has changed."""
+        step = self.step
+        words = ("q", "k", "v", "raw_gate", "raw_beta", "query_start_loc", "num_sampled")
+        given: dict[str, tuple[Tensor, ...]] = {word: (getattr(step, word),) for word in words}
+        given |= {"gate": (step.gate.A_log, step.gate.dt_bias), "slots": (self.slots,)}
+        given |= {"states": self.states, "conv_states": self.conv_states}
+        return {
+            name: torch.stack([bits_of(tensor).sum(dtype=torch.int64) for tensor in tensors]).tolist()
+            for name, tensors in given.items()
+            if tensors
+        }
 
 
 def build_workload(case: BenchCase, scheme: Scheme, device: torch.device, seed: int, l2_bytes: int) -> Workload:

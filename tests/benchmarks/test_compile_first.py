@@ -148,3 +148,8 @@ def test_of_a_peer_is_said_what_was_right(monkeypatch, capsys):
     )
     assert _compile_peer(FoundPeer(facts, Wrong()), cases, cpu) == "0 of 1 cases compiled and right, 1 not for it"
     assert "WrongResultError: verify out_error" in capsys.readouterr().err
+
+    monkeypatch.setattr(Wrong, "unsupported", lambda *_: 1 / 0)
+    assert _compile_peer(FoundPeer(facts, Wrong()), cases, cpu) == "ZeroDivisionError: division by zero"
+    monkeypatch.setattr(TorchRecurrence, "prepare", lambda *_: sys.exit(2))
+    assert _compile_peer(FoundPeer(facts, TorchRecurrence()), cases, cpu) == "ExitedError: sys.exit(2)"

@@ -435,7 +435,7 @@ class Somebody(TorchRecurrence):
         self.version, self.answer = "1", answer
 
     def unsupported(self, case, device):
-        if isinstance(self.answer, Exception):
+        if isinstance(self.answer, BaseException):
             raise self.answer
         return self.answer
 
@@ -449,6 +449,20 @@ def test_a_peer_that_cannot_do_a_case_has_rows_that_say_why(measure_all, answer,
 
     found = [(m.op, m.status, m.reason) for m in results.measurements if m.provider == "torch_recurrence"]
     assert found == [(op, status, reason) for op in ("verify", "commit_state", "conv", "step")]
+
+
+def test_a_peer_cannot_end_the_process_nor_leave_torch_set_otherwise(measure_all, monkeypatch):
+    def prepare(self, workload):
+        torch.set_default_dtype(torch.float64)
+        raise SystemExit(2)
+
+    monkeypatch.setattr(gpu_process, "available_bytes", lambda _: 2**40)
+    monkeypatch.setattr(Somebody, "prepare", prepare)
+    results, _ = measure_all({}, peers=[PeerProvider(Somebody(None))], cases=[shrunken(CASE)])
+
+    reasons = {m.reason for m in results.measurements if m.provider == "torch_recurrence"}
+    assert reasons == {"raised ExitedError: sys.exit(2)"}
+    assert torch.get_default_dtype() == torch.float32
 
 
 def test_a_peer_that_raises_costs_itself_alone(measure_all, monkeypatch):

@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+from benchmarks import cpu_process
 from benchmarks.cases import kimi_k3
 from benchmarks.checks import INTERPRETED, Checklist
 from benchmarks.cpu_process import shrunken
@@ -8,7 +9,8 @@ from benchmarks.peers import Outputs, Tolerance
 from benchmarks.peers.beside import PeerProvider, least_traffic, step_ops
 from benchmarks.peers.protocol import REQUIRED
 from benchmarks.peers.workload import build_workload
-from examples.provider import TorchRecurrence
+from benchmarks.results import Results
+from examples.provider import PreparedRecurrence, TorchRecurrence
 from recoverssm import cost, reference
 from recoverssm.types import Records
 
@@ -127,13 +129,104 @@ def test_the_peers_own_tolerance_is_the_limit():
             lambda self, op, place: Outputs(out=self._out, states=self._out),
             "states: verify of scheme recoverssm leaves none",
         ),
+        (lambda self, op, place: None, r"outputs\('verify', 0\): expected Outputs, got NoneType"),
+        (lambda self, op, place: Outputs(out=[1.0]), r"outputs\('verify', 0\)\.out: expected a tensor, got list"),
     ],
 )
 def test_outputs_that_cannot_be_compared_say_what_is_expected(monkeypatch, outputs, message):
     monkeypatch.setattr("examples.provider.PreparedRecurrence.outputs", outputs)
 
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((TypeError, ValueError), match=message):
         checked(TorchRecurrence())
+
+
+@pytest.mark.parametrize(
+    ("method", "answer", "message"),
+    [
+        ("prepare", None, "prepare: expected an object with launch, outputs and written, got NoneType"),
+        ("written", None, r"written\('verify'\): expected a sequence of tensors, got None"),
+        ("written", (1,), r"written\('verify'\): expected a sequence of tensors, got \(1,\)"),
+    ],
+)
+def test_methods_that_answer_something_else_are_told_what_is_expected(monkeypatch, method, answer, message):
+    owner = "TorchRecurrence" if method == "prepare" else "PreparedRecurrence"
+    monkeypatch.setattr(f"examples.provider.{owner}.{method}", lambda *_: answer)
+
+    with pytest.raises(TypeError, match=message):
+        checked(TorchRecurrence())
+
+
+@pytest.mark.parametrize("answer", [False, 7, "", "half a \udcff character", "two\nlines"])
+def test_a_reason_against_a_case_is_a_line_of_text(answer):
+    class Somebody(TorchRecurrence):
+        def unsupported(self, case, device):
+            return answer
+
+    with pytest.raises(TypeError, match="unsupported: expected None or a line of at most 500 printable characters"):
+        PeerProvider(Somebody()).unsupported(CASES[0], CPU)
+
+
+def test_a_peer_that_exits_has_rows_that_say_so_on_a_cpu_too():
+    class Exits(TorchRecurrence):
+        def prepare(self, workload):
+            raise SystemExit(2)
+
+    results = Results()
+    said = cpu_process._measure_peer(PeerProvider(Exits()), CASES[0], 3, results, None)
+
+    assert said == "failed: raised ExitedError: sys.exit(2)"
+    assert [(m.op, m.status) for m in results.measurements] == [
+        (op, "failed") for op in ("verify", "commit_state", "conv", "step")
+    ]
+
+
+def test_inputs_that_prepare_changes_are_named():
+    class Normalises(TorchRecurrence):
+        def prepare(self, workload):
+            workload.step.k.mul_(0.5)
+            workload.states[1].zero_()
+            return super().prepare(workload)
+
+    with pytest.raises(
+        ValueError, match=r"prepare: expected inputs to stay as they are, changed: k, states; copy them"
+    ):
+        checked(Normalises())
+
+
+def test_inputs_that_a_launch_changes_are_named(monkeypatch):
+    launch = PreparedRecurrence.launch
+
+    def launch_and_scale(self, op, number):
+        launch(self, op, number)
+        self._workload.step.raw_beta.mul_(0.5)
+
+    monkeypatch.setattr(PreparedRecurrence, "launch", launch_and_scale)
+
+    with pytest.raises(ValueError, match=r"launch: expected inputs to stay as they are, changed: raw_beta; copy them"):
+        checked(TorchRecurrence())
+
+
+@pytest.mark.parametrize("op", ["commit_state", "conv"])
+def test_memory_that_a_peer_writes_and_does_not_name_is_found_by_a_second_launch(monkeypatch, op):
+    written = PreparedRecurrence.written
+    monkeypatch.setattr(PreparedRecurrence, "written", lambda self, one: () if one == op else written(self, one))
+
+    with pytest.raises(ValueError, match=rf"written\('{op}'\): expected all that {op} writes and reads again"):
+        checked(TorchRecurrence())
+
+
+def test_a_result_that_is_wrong_at_once_is_not_blamed_on_memory(monkeypatch):
+    outputs = PreparedRecurrence.outputs
+    monkeypatch.setattr(PreparedRecurrence, "written", lambda self, op: ())
+    monkeypatch.setattr(
+        PreparedRecurrence,
+        "outputs",
+        lambda *asked: Outputs(**{name: -tensor for name, tensor in outputs(*asked).tensors().items()}),
+    )
+
+    _, checks = checked(TorchRecurrence())
+
+    assert not any(check.passed for check in checks)
 
 
 def test_peers_are_given_the_values_that_ours_get():
