@@ -131,12 +131,18 @@ def test_the_commands_read_and_write_there(url, tmp_path):
         (["ci", "history", "verify", "--store", url], 0),
         (["ci", "history", "query", "--store", url, "--op", "verify", "--json"], 0),
         (["ci", "history", "variance", "--store", url, "--json"], 0),
-        (["ci", "history", "prune", "--store", url, "--keep-nights", "1"], 0),
+        (["ci", "history", "prune", "--store", url, "--keep-nights", "1", "--samples", "1"], 0),
         (["reports", "build", "--store", url, "--format", "markdown", "--out", str(tmp_path / "summary.md")], 0),
     ):
         done = subprocess.run([sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, check=False)
         assert done.returncode == code, (command, done.stderr)
-    assert len(Objects(url).facts("nights")) == 1
+    facts = Objects(url).facts("records")
+    thinned = [
+        name
+        for name in facts
+        if name.endswith(".parquet") and b"recoverssm_thinned_to" in Objects(url).get([name])[name]
+    ]
+    assert (len(Objects(url).facts("nights")), len(facts), len(thinned)) == (3, 18, 6)
 
 
 def test_a_store_can_be_read_from_a_web_server(tmp_path, monkeypatch):
