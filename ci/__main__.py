@@ -97,6 +97,10 @@ def nightly(  # the options are the documentation
         str, typer.Option(help="Folder of records and nights, branch:NAME, or a URL (s3://...).")
     ] = "out/store",
     gpus: Annotated[str | None, typer.Option(help="all, cpu, or UUIDs with commas; the first GPU if left out.")] = None,
+    exclusive: Annotated[
+        bool | None,
+        typer.Option("--exclusive/--at-once", help="Measure one GPU at a time, or all at once (ci/nightly.toml)."),
+    ] = None,
     commit: CommitOption = None,
     wait: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="Wait so long for a GPU in use.")] = 0.0,
     page: Annotated[bool, typer.Option(help="Build the page where jinja2 is installed.")] = True,
@@ -143,6 +147,7 @@ def nightly(  # the options are the documentation
             commit=commit,
             resume=resume,
             wait_s=wait,
+            exclusive=config.exclusive if exclusive is None else exclusive,
             page=page,
             fork=choose_fork(fork, config),
             precompile=precompile,

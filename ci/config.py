@@ -155,6 +155,7 @@ class NightlyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     case_cap_s: Positive = 180
     precompile_cap_s: Positive = 240
     fork: Fork = "no"
+    exclusive: bool = False
     static: StaticConfig = StaticConfig()
     pinned: list[Pinned] = []
 

@@ -1,5 +1,6 @@
 """Which GPUs are here, found without touching one where NVML answers; and whether torch can use them."""
 
+import contextlib
 import importlib
 import json
 import os
@@ -54,7 +55,7 @@ class TorchView:
 
 
 def find_gpus(env: Mapping[str, str] | None = None, nvml: Any = None) -> list[Gpu]:
-    """All GPUs this process may use, in NVML's order; the CPU alone when there is none.
+    """All GPUs this process may use, in NVML's order, and of a GPU that is cut up (MIG) its parts; else the CPU alone.
 
     NVML answers without touching a GPU on which another run may be measuring. torch is asked, in a child, only when
     NVML cannot answer although a driver is here, or CUDA_VISIBLE_DEVICES narrows the choice.
@@ -73,7 +74,7 @@ def find_gpus(env: Mapping[str, str] | None = None, nvml: Any = None) -> list[Gp
 
 
 def choose_gpus(wanted: str | None, present: list[Gpu]) -> list[Gpu]:
-    """``None``: the first; ``all``; ``cpu``; or UUIDs, separated by commas, with or without ``GPU-``.
+    """``None``: the first; ``all``; ``cpu``; or UUIDs, separated by commas, with or without ``GPU-`` or ``MIG-``.
 
     Raises:
         UsageError: a GPU that is not here, naming those that are.
@@ -84,7 +85,7 @@ def choose_gpus(wanted: str | None, present: list[Gpu]) -> list[Gpu]:
         return present
     by_name = {CPU: Gpu(CPU, "the CPU, as asked")}
     for gpu in present:
-        by_name[gpu.uuid] = by_name[gpu.uuid.removeprefix("GPU-")] = gpu
+        by_name[gpu.uuid] = by_name[gpu.uuid.removeprefix("GPU-").removeprefix("MIG-")] = gpu
     chosen: dict[str, Gpu] = {}
     for name in (part.strip() for part in wanted.split(",")):
         if name not in by_name:
@@ -139,11 +140,26 @@ def _ask_nvml(nvml: Any) -> list[Gpu]:
         return []
     try:
         handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
-        return [Gpu(_text(nvml.nvmlDeviceGetUUID(h)), _text(nvml.nvmlDeviceGetName(h))) for h in handles]
+        parts = [part for handle in handles for part in _mig_parts(nvml, handle) or [handle]]
+        return [Gpu(_text(nvml.nvmlDeviceGetUUID(h)), _text(nvml.nvmlDeviceGetName(h))) for h in parts]
     except Exception:
         return []
     finally:
         nvml.nvmlShutdown()
+
+
+def _mig_parts(nvml: Any, handle: Any) -> list[Any]:
+    """Handles of the parts of a GPU that is cut up; none of one that is whole, or that cannot be cut."""
+    try:
+        current, _ = nvml.nvmlDeviceGetMigMode(handle)
+        places = nvml.nvmlDeviceGetMaxMigDeviceCount(handle) if current else 0
+    except Exception:
+        return []
+    parts = []
+    for place in range(places):
+        with contextlib.suppress(Exception):  # an empty place is an error of NVML's
+            parts.append(nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, place))
+    return parts
 
 
 def _text(value: str | bytes) -> str:

@@ -209,6 +209,12 @@ def _describe(tonight: Tonight, base: Base | None, min_processes: int) -> list[s
         notes.append(f"{count} processes: {min_processes} are needed to be judged and to be a base for later nights")
     if tonight.pattern != "*":
         notes.append(f"only cases matching {tonight.pattern!r}")
+    beside, before = (
+        max((r.neighbours for r in some), default=0) for some in (tonight.records, base.records if base else ())
+    )
+    if beside or before:
+        told = f"measured while up to {beside} other GPUs of the host were measured too"
+        notes.append(told + (f"; the base night {base.night.id} with up to {before}" if base else ""))
     absent = {peer.name: peer.missing for record in tonight.records for peer in record.peers if peer.missing}
     notes += [f"provider {name} was not measured: {why}" for name, why in absent.items()]
     if base and base.night.case_set != tonight.case_set:

@@ -3,9 +3,10 @@
 import math
 import os
 import shutil
+import threading
 import time
-from collections.abc import Callable, Container, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Container, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -22,7 +23,7 @@ from benchmarks.harness.store import Store
 from benchmarks.journal import journal_path
 
 from .config import NightlyConfig
-from .exits import BrokenEnvironmentError
+from .exits import BrokenEnvironmentError, Interrupted
 from .gpus import CPU, Gpu
 from .progress import NightProgress
 from .session import State, save
@@ -49,6 +50,9 @@ class Measuring:
         quarantined: records that could not be read, with the reason; they lie in ``out / "quarantine"``.
         failures: processes that left no record, with the reason.
         warnings: what went wrong without loss, such as a push that failed.
+        counted: by GPU, what goes into its next record.
+        at_once: whether ``measure`` is called for several GPUs at the same time, each in a thread of its own.
+        stop: set it, and every ``measure`` ends its process and raises Interrupted.
     """
 
     state: State
@@ -64,8 +68,12 @@ class Measuring:
     quarantined: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
-    counted: "Counted | None" = None  # goes into the next record
+    counted: "dict[str, Counted]" = field(default_factory=dict)
+    at_once: bool = False
+    stop: threading.Event = field(default_factory=threading.Event)
     until_s: float = math.inf  # of the monotonic clock: no process is started after it
+    _lock: threading.Lock = field(default_factory=threading.Lock)  # of all that is kept here
+    _running: dict[str, int] = field(default_factory=dict)  # GPUs that measure now, and how many others at most did
 
     def measure(self, gpu: Gpu, seeds: Container[int] | None = None) -> None:
         """Run every process of this GPU that has left no record yet, or of those the ones with these seeds.
@@ -77,14 +85,18 @@ class Measuring:
         total, missing = len(self.state.plan.seeds), self.state.missing(gpu.uuid)
         where = gpu.uuid[:12] if self.root == ROOT else f"{gpu.uuid[:12]} {self.root.name}"
         with (
-            NightProgress(self.console, where, done=total - len(missing), total=total) as progress,
+            NightProgress(
+                self.console, where, done=total - len(missing), total=total, live=not self.at_once
+            ) as progress,
             ExitStack() as servers,
         ):
             succession = Succession(
-                self.config, self.config.cap_s(self.state.plan.case_set), progress.line, progress.warn
+                self.config, self.config.cap_s(self.state.plan.case_set), progress.line, progress.warn, self.stop
             )
             starters = self._starters(gpu, servers)
             for seed in (one for one in missing if seeds is None or one in seeds):
+                if self.stop.is_set():
+                    raise Interrupted("the night ends")
                 if time.monotonic() >= self.until_s:
                     return
                 if len(self.failures) >= self.config.max_failed_processes:
@@ -93,9 +105,12 @@ class Measuring:
                 progress.process_started(seed, ", forked" if self.state.is_forked(seed) else "")
                 path = self._path(gpu, seed)
                 path.parent.mkdir(parents=True, exist_ok=True)
-                # There already if a run before this one measured it, but could not store it.
-                if path.exists() or self._run(succession, starters(seed), gpu, seed, path):
-                    progress.process_ended(self._bring_in(gpu, seed, path))
+                with self._among_neighbours(gpu) as neighbours:
+                    # There already if a run before this one measured it, but could not store it.
+                    is_there = path.exists() or self._run(succession, starters(seed), gpu, seed, path)
+                if is_there:
+                    with self._lock:
+                        progress.process_ended(self._bring_in(gpu, seed, path, neighbours()))
                 else:
                     progress.process_ended(f"no record: {self.failures[-1]}")
 
@@ -111,6 +126,20 @@ class Measuring:
         if reason is not None:
             self.failures.append(f"seed {seed} on {gpu.uuid}: {reason}")
         return reason is None
+
+    @contextmanager
+    def _among_neighbours(self, gpu: Gpu) -> Iterator[Callable[[], int]]:
+        """Afterwards: on how many other GPUs this night measured at the same time, at most."""
+        most = 0
+        with self._lock:
+            self._running[gpu.uuid] = 0
+            for uuid, seen in self._running.items():
+                self._running[uuid] = max(seen, len(self._running) - 1)
+        try:
+            yield lambda: most
+        finally:
+            with self._lock:
+                most = self._running.pop(gpu.uuid)
 
     def clear(self) -> None:
         """Remove the folder of records on their way; call it when every process has been stored."""
@@ -133,7 +162,7 @@ class Measuring:
             command += ["--delay-pct", f"{plan.delays[seed]:g}"] if seed in plan.delays else []
         return command + (["--commit", plan.commit] if plan.commit else [])
 
-    def _bring_in(self, gpu: Gpu, seed: int, path: Path) -> str:
+    def _bring_in(self, gpu: Gpu, seed: int, path: Path, neighbours: int) -> str:
         """Move a record into the store; returns a line for people."""
         try:
             record = decode_record(path.read_bytes())
@@ -146,9 +175,9 @@ class Measuring:
             raise BrokenEnvironmentError(reason, "python -m ci doctor")
         if self.source_hash not in (None, record.subject.source_hash):
             return self._set_aside(path, f"measured other sources than those in {self.root}")
-        record = msgspec.structs.replace(record, backfill=self.backfill)
-        if self.counted is not None:
-            counters = {"counters": list(self.counted.counters), "counters_missing": self.counted.missing}
+        record = msgspec.structs.replace(record, backfill=self.backfill, neighbours=neighbours)
+        if counted := self.counted.get(gpu.uuid):
+            counters = {"counters": list(counted.counters), "counters_missing": counted.missing}
             record = msgspec.structs.replace(record, **counters)
         try:
             self.keep(record, samples)
@@ -158,7 +187,7 @@ class Measuring:
             raise BrokenEnvironmentError(
                 f"{path}: measured, but not stored: {error}", "repair it, then --resume"
             ) from error
-        self.counted = None
+        self.counted.pop(gpu.uuid, None)
         self.state.records.setdefault(gpu.uuid, {})[seed] = record.id
         save(self.state, self.out)
         for done in (path, samples_path(path), journal_path(path)):

@@ -32,6 +32,7 @@ from .night import Tonight, choose_base, night_before
 from .policy import Policy, load_policy
 from .processes import interruptible
 from .session import STATE_FILE, Plan, State, load, make_seeds, save
+from .side_by_side import side_by_side
 from .starting import FORK_SERVER
 from .static import PROGRAM as STATIC_COMMAND
 from .trends.examine import examine
@@ -60,6 +61,7 @@ class Options:
     commit: str | None = None
     resume: bool = False
     wait_s: float = 0.0
+    exclusive: bool = False  # one GPU at a time; else all of them at once
     page: bool = True
     fork: Fork = "no"
     precompile: bool = False
@@ -104,8 +106,7 @@ def _run(measuring: Measuring, gpus: Sequence[Gpu], options: Options, policy: Po
             save(state, options.out)
             if options.static:
                 static_night.compile_kernels(measuring, options.static_command)
-            for gpu in gpus:
-                measure_gpu(gpu, measuring, options)
+            _measure_all(gpus, measuring, options)
             result = _judge_and_store(measuring, options, policy)
             if options.page:
                 _build_page(store, options.out / "site", result)
@@ -201,17 +202,37 @@ def alone_on(gpu: Gpu, wait_s: float) -> Iterator[None]:
         yield
 
 
+def _measure_all(gpus: Sequence[Gpu], measuring: Measuring, options: Options) -> None:
+    """Run what is missing on all GPUs, each under its lock: at once, or one after the other."""
+    waiting = [gpu for gpu in gpus if measuring.state.missing(gpu.uuid)]
+    if options.exclusive or len(waiting) < 2:
+        for gpu in waiting:
+            measure_gpu(gpu, measuring, options)
+        return
+    with ExitStack() as locks:
+        for gpu in waiting:
+            locks.enter_context(alone_on(gpu, options.wait_s))
+        for gpu in waiting:  # one by one: the first compiles for its likes, and counting wants no company
+            _prepare(gpu, measuring, options)
+        measuring.at_once = True
+        side_by_side(measuring.measure, waiting, measuring.stop)
+
+
 def measure_gpu(gpu: Gpu, measuring: Measuring, options: Options) -> None:
     """Run what is missing on one GPU, under its lock. Raises as ``Measuring.measure``, and when the GPU is in use."""
     if not measuring.state.missing(gpu.uuid):
         return
     with alone_on(gpu, options.wait_s):
-        if gpu.uuid != CPU and options.precompile:
-            compile_first(gpu, measuring, options.compile_command)
-        if options.counters and not measuring.state.records.get(gpu.uuid):
-            arguments = ["--set", NIGHTLY_SET, "--large"]
-            measuring.counted = count(gpu, options.out / "counters", arguments, measuring.console)
+        _prepare(gpu, measuring, options)
         measuring.measure(gpu)
+
+
+def _prepare(gpu: Gpu, measuring: Measuring, options: Options) -> None:
+    if gpu.uuid != CPU and options.precompile:
+        compile_first(gpu, measuring, options.compile_command)
+    if options.counters and not measuring.state.records.get(gpu.uuid):
+        arguments = ["--set", NIGHTLY_SET, "--large"]
+        measuring.counted[gpu.uuid] = count(gpu, options.out / "counters", arguments, measuring.console)
 
 
 def _judge_and_store(measuring: Measuring, options: Options, policy: Policy) -> Result:

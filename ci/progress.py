@@ -13,13 +13,15 @@ class NightProgress:
     """Context manager around the measuring processes of one GPU.
 
     Args:
+        live: keep a line up to date on a terminal; one at a time can.
         console: writes to standard error, so that standard output holds results alone.
         total: processes to run; ``done`` of them were measured before.
     """
 
-    def __init__(self, console: Console, name: str, *, done: int, total: int) -> None:
+    def __init__(self, console: Console, name: str, *, done: int, total: int, live: bool = True) -> None:
         self._console, self._name, self._done, self._total = console, name, done, total
         self._started = 0.0
+        self._is_live = live and console.is_terminal
         self._live = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=20),
@@ -28,7 +30,7 @@ class NightProgress:
             TextColumn("[dim]{task.fields[line]}"),
             console=console,
             transient=True,
-            disable=not console.is_terminal,
+            disable=not self._is_live,
         )
         self._task = self._live.add_task(f"{name}: processes", total=total, completed=done, line="")
 
@@ -47,7 +49,7 @@ class NightProgress:
 
     def line(self, text: str) -> None:
         """One line of the running process."""
-        if self._console.is_terminal:
+        if self._is_live:
             self._live.update(self._task, line=escape(text[: max(20, self._console.width - 60)]))
         else:
             self._say(text)
@@ -63,5 +65,5 @@ class NightProgress:
         self._console.print(where + text, markup=False, highlight=False, soft_wrap=True)
 
     def _say(self, text: str) -> None:
-        if not self._console.is_terminal:
+        if not self._is_live:
             self.warn(text)

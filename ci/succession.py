@@ -1,6 +1,7 @@
 """One seed's record, by one measuring process or, where cases crash or hang, by several one after the other."""
 
 import contextlib
+import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -23,12 +24,14 @@ class Succession:
     Attributes:
         on_line: gets each line of the running process.
         tell: gets what people should see of a crash.
+        stop: once it is set, the running process is ended and ``run`` raises Interrupted: signals reach one thread.
     """
 
     config: NightlyConfig
     cap_s: float
     on_line: Callable[[str], None]
     tell: Callable[[str], None]
+    stop: threading.Event = field(default_factory=threading.Event)
     _crashes: Counter[str] = field(default_factory=Counter)  # processes that a case has ended, by case
 
     def run(self, starter: Starter, record: Path, arguments: Sequence[str]) -> str | None:
@@ -59,7 +62,13 @@ class Succession:
     def _run_one(self, starter: Starter, journal: Path, arguments: Sequence[str], before: str | None) -> Ended:
         arguments = [*arguments, *(["--resume"] if journal.exists() else [])]
         arguments += ["--started", starter.started] if starter.started != "fresh" else []
-        watch = JournalWatch(journal, self.config.case_cap_s)
+        hangs = JournalWatch(journal, self.config.case_cap_s)
+
+        def watch() -> str | None:
+            if self.stop.is_set():
+                raise Interrupted("the night ends")
+            return hangs()
+
         try:
             return starter.run(arguments, cap_s=self.cap_s, on_line=self.on_line, watch=watch)
         except Interrupted as signal:

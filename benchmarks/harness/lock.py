@@ -48,7 +48,8 @@ class GpuLock:
         self._command = shlex.join(sys.argv) if command is None else command
         self._folder = lock_folder(folder)
         # torch prints UUIDs without NVML's prefix: both must lead to one file.
-        name = "".join(char if char.isalnum() or char == "-" else "_" for char in uuid.removeprefix("GPU-"))
+        bare = uuid.removeprefix("GPU-").removeprefix("MIG-")
+        name = "".join(char if char.isalnum() or char == "-" else "_" for char in bare)
         self._holder_path = self._folder / f"{name}.holder.json"
         self._lock = FileLock(self._folder / f"{name}.lock", mode=0o666)
 

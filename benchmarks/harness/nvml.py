@@ -1,6 +1,7 @@
 """NVML behind one seam: every question may fail, and then the answer is None with the reason kept."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, TypeVar
@@ -57,11 +58,21 @@ def open_device(uuid: str | None, nvml: Any = None) -> NvmlDevice:
     try:
         if uuid is None:
             return NvmlDevice(nvml, nvml.nvmlDeviceGetHandleByIndex(0))
-        full_uuid = uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
-        return NvmlDevice(nvml, nvml.nvmlDeviceGetHandleByUUID(full_uuid))
+        return NvmlDevice(nvml, _by_uuid(nvml, uuid))
     except BaseException:
         nvml.nvmlShutdown()
         raise
+
+
+def _by_uuid(nvml: Any, uuid: str) -> Any:
+    if uuid.startswith(("GPU-", "MIG-")):
+        return nvml.nvmlDeviceGetHandleByUUID(uuid)
+    try:
+        return nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
+    except Exception as error:
+        with suppress(Exception):  # torch names no kind: it may be a part of a GPU
+            return nvml.nvmlDeviceGetHandleByUUID(f"MIG-{uuid}")
+        raise error
 
 
 def text(value: str | bytes) -> str:

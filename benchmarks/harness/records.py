@@ -262,6 +262,7 @@ class Head(Struct, frozen=True, kw_only=True):
     compilations: Compilations | None = None
     counters: list[Counter] = []
     counters_missing: str | None = None  # why counters that were asked for are not there
+    neighbours: int = 0  # other GPUs of its host on which its night measured at the same time, at most
     backfill: str | None = None  # id of the backfill it was measured for; such a record is of no night
     calibration: Calibration | None = None  # never part of a night or a gate
     peers: list[PeerFacts] = []  # empty where none was asked for

@@ -12,8 +12,8 @@ H200, GB300 = Gpu("GPU-aaaa", "NVIDIA H200"), Gpu("GPU-bbbb", "NVIDIA GB300")
 class Nvml:
     """Two GPUs; one call may fail."""
 
-    def __init__(self, failing=None):
-        self.failing, self.shut_down = failing, 0
+    def __init__(self, failing=None, parts=()):
+        self.failing, self.shut_down, self.parts = failing, 0, parts
 
     def _answer(self, name, value):
         if name == self.failing:
@@ -38,6 +38,19 @@ class Nvml:
     def nvmlDeviceGetName(self, handle):  # noqa: N802
         return handle.name
 
+    def nvmlDeviceGetMigMode(self, handle):  # noqa: N802
+        if handle is GB300 or not self.parts:
+            raise RuntimeError("not supported")
+        return 1, 1
+
+    def nvmlDeviceGetMaxMigDeviceCount(self, handle):  # noqa: N802
+        return 7
+
+    def nvmlDeviceGetMigDeviceHandleByIndex(self, handle, place):  # noqa: N802
+        if place % 3:
+            raise RuntimeError("not found")
+        return self.parts[place // 3]
+
 
 def torch_sees(monkeypatch, *seen, cuda="12.9", error=None):
     asked = []
@@ -56,6 +69,16 @@ def test_nvml_names_the_gpus_and_no_gpu_is_touched(monkeypatch):
     assert find_gpus({}, nvml) == [H200, GB300]
     assert asked == []
     assert nvml.shut_down == 1
+
+
+def test_gpu_that_is_cut_up_is_named_by_its_parts():
+    parts = [Gpu(f"MIG-{place}", "NVIDIA H200 MIG 1g.18gb") for place in "abc"]
+
+    found = find_gpus({}, Nvml(parts=parts))
+
+    assert found == [*parts, GB300]
+    assert choose_gpus("b,MIG-a", found) == [parts[1], parts[0]]
+    assert parts[0].child_env({})["CUDA_VISIBLE_DEVICES"] == "MIG-a"
 
 
 @pytest.mark.parametrize("failing", ["init", "count", "uuid"])

@@ -293,11 +293,12 @@ def test_each_gpu_gets_its_own_processes(fake_night, monkeypatch):
     monkeypatch.setattr("ci.nightly.find_gpus", lambda: [Gpu("GPU-1", "NVIDIA H200"), Gpu("GPU-2", "NVIDIA H200")])
     monkeypatch.setattr("ci.nightly.require_usable", lambda gpu: None)
 
-    result = fake_night.night(make_records(QUIET * 2), gpus="all")
+    result = fake_night.night(make_records(QUIET * 2), gpus="all", exclusive=True)
 
     (night,) = result.nights
     assert len(night.records) == 10
     assert [line.rsplit(maxsplit=1)[1] for line in fake_night.started] == ["GPU-1"] * 5 + ["GPU-2"] * 5
+    assert {record.neighbours for record in fake_night.stored()} == {0}
 
 
 @pytest.mark.parametrize(("code", "error"), [("2", UsageError), ("3", MissingDataError), ("5", BrokenEnvironmentError)])

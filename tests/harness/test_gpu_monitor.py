@@ -73,6 +73,23 @@ def test_absent_nvml_is_a_reason_and_no_error(monkeypatch: pytest.MonkeyPatch):
     assert "pynvml" in monitor.summary().missing["nvml"]
 
 
+def test_part_of_a_gpu_is_found_by_the_uuid_that_torch_prints():
+    asked = []
+
+    class Cut(FakeNvml):
+        def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:  # noqa: N802, NVML's name
+            asked.append(uuid)
+            if uuid.startswith("GPU-"):
+                raise RuntimeError("not found")
+            return super().nvmlDeviceGetHandleByUUID(uuid)
+
+    with monitor_of(Cut()) as monitor:
+        pass
+
+    assert asked == ["GPU-1234", "MIG-1234"]
+    assert "nvml" not in monitor.summary().missing
+
+
 def test_device_is_found_by_uuid_and_nvml_given_back():
     nvml = FakeNvml()
     with monitor_of(nvml):

@@ -39,6 +39,11 @@ def test_second_process_is_refused_with_the_name_of_the_first(other: subprocess.
     assert FOLDER_VARIABLE in str(caught.value)
 
 
+def test_part_of_a_gpu_is_locked_with_and_without_its_prefix(tmp_path: Path):
+    with GpuLock("MIG-7f3a", tmp_path), pytest.raises(LockHeldError):
+        GpuLock("7f3a", tmp_path).__enter__()
+
+
 def test_uuid_without_its_prefix_is_the_same_gpu(other: subprocess.Popen, tmp_path: Path):
     with pytest.raises(LockHeldError):
         GpuLock("0d3c", tmp_path).__enter__()
