@@ -26,7 +26,7 @@ from .harness.parent import PARENT_VARIABLE, end_with_parent
 from .long_runs import CASES, launch_once
 from .peers.beside import PeerProvider
 from .peers.contained import contained
-from .peers.discovery import FoundPeer, find_peers
+from .peers.discovery import FoundPeer, UnknownPeerError, choose, find_peers
 from .providers import PROVIDERS, Provider, extra_providers
 
 PASS, USAGE, MISSING, INVALID, BROKEN = 0, 2, 3, 4, 5  # as in ci/exits.py
@@ -57,10 +57,11 @@ def run(
     end_with_parent()
     try:
         cases = select(case_set, case)
+        choose(providers, provider or ())
         require_clean(library_threads=True)
-    except (UnknownNameError, NothingSelectedError, NotCleanError) as error:
+    except (UnknownNameError, UnknownPeerError, NothingSelectedError, NotCleanError) as error:
         typer.echo(str(error), err=True)
-        codes = {UnknownNameError: USAGE, NothingSelectedError: MISSING}
+        codes = {UnknownNameError: USAGE, UnknownPeerError: USAGE, NothingSelectedError: MISSING}
         raise typer.Exit(codes.get(type(error), BROKEN)) from None
     followed = CASES.get(case_set, frozenset())
     shares = share_out(distinct(cases, followed), workers or default_workers())

@@ -13,7 +13,7 @@ from .exact import add_exact_figures
 from .harness.measure import measure_cpu_reference
 from .harness.records import Status
 from .harness.stopping import Sampling
-from .journal import Journal
+from .journal import Journal, part_of_peer
 from .peers.beside import PeerProvider
 from .peers.contained import contained
 from .progress import Progress
@@ -84,7 +84,7 @@ def measure_cases(
         _run_part(f"time {tiny.name}", partial(_time_reference, tiny, seed, results), progress, journal)
         for peer in peers:
             measure = partial(_measure_peer, peer, tiny, seed, results)
-            _run_part(f"time {tiny.name} {peer.name}", measure, progress, journal)
+            _run_part(part_of_peer(f"time {tiny.name}", peer.name), measure, progress, journal)
     return tiny_cases
 
 

@@ -24,7 +24,7 @@ from .harness.quiet import QuietCard
 from .harness.records import Control, Status
 from .harness.stats.summary import median
 from .harness.stopping import Sampling
-from .journal import Journal
+from .journal import Journal, part_of_peer
 from .long_runs import add_long_runs
 from .peers.beside import PeerProvider
 from .peers.contained import contained
@@ -188,7 +188,7 @@ class GpuProcess:
             if self._contracts_of(peer).under(case, peer.series_names):
                 measure = partial(self._measure_beside, peer, case)
                 fail = partial(self._give_up, peer, case, "failed")
-                parts.append(Part(f"{case.name} {peer.name}", measure, fail))
+                parts.append(Part(part_of_peer(case.name, peer.name), measure, fail))
         random.Random(self._case_seed(case)).shuffle(parts)
         return parts
 

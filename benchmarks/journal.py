@@ -1,10 +1,10 @@
 """What one measuring process has finished so far, on disk line by line, so that a successor can go on after it.
 
 One JSON object per line, appended and synced: a process that dies at any moment loses the case it was at and no other.
-A *part* is a case, or what a machine without a GPU measures in its place. The parent that saw a process die adds how,
-and which part it blames; a blamed part is not tried again, and its series say why. A death that nobody saw counts
-against no part: its parent was killed as well. Only a part in which the machine itself restarts again and again is
-blamed without a witness.
+A *part* is a case, what a machine without a GPU measures in its place, or one of these for another project's kernel.
+The parent that saw a process die adds how, and which part it blames; a blamed part is not tried again, nor is another
+of the same kernel, and its series say why. A death that nobody saw counts against no part: its parent was killed as
+well. Only a part in which the machine itself restarts again and again is blamed without a witness.
 """
 
 import fcntl
@@ -41,6 +41,17 @@ class JournalBusyError(Exception):
     """Another process writes this journal."""
 
 
+def part_of_peer(what: str, peer: str) -> str:
+    """The name of a part that another project's kernel has for itself."""
+    return f"{what} of {peer}"
+
+
+def culprit(part: str) -> str:
+    """What a death in this part counts against: everything of the kernel whose part it is, else the part alone."""
+    _, is_peers, peer = part.rpartition(" of ")
+    return part_of_peer("everything", peer) if is_peers else part
+
+
 class _Line(msgspec.Struct, frozen=True, tag_field="kind", forbid_unknown_fields=True):
     """Base of a journal's lines."""
 
@@ -56,6 +67,10 @@ class Begun(_Line, frozen=True, tag="begun"):
 
 class PartBegun(_Line, frozen=True, tag="part_begun"):
     part: str
+
+
+class Loaded(_Line, frozen=True, tag="loaded"):
+    """Ends a part that measures nothing and is done anew by each process: a kernel was loaded, or did not load."""
 
 
 class PartEnded(_Line, frozen=True, tag="part_ended"):
@@ -90,7 +105,7 @@ class Died(_Line, frozen=True, tag="died"):
     cancelled: bool = False
 
 
-Line = Begun | Controlled | PartBegun | PartEnded | Blamed | Died
+Line = Begun | Controlled | PartBegun | Loaded | PartEnded | Blamed | Died
 
 
 @dataclass(slots=True)
@@ -207,6 +222,8 @@ def _apply(history: History, line: Line, restarts: Counter[str]) -> None:
             history.pasts[-1].controls = controls
         case PartBegun(part):
             history.open_part = part
+        case Loaded():
+            history.open_part = None
         case PartEnded(part):
             history.pasts[-1].parts.append(line)
             history.finished.add(part)
@@ -295,7 +312,14 @@ class Journal:
 
     def blame(self, part: str) -> str | None:
         """Why this part is not to be tried."""
-        return self.history.blamed.get(part)
+        return self.history.blamed.get(part) or self.history.blamed.get(culprit(part))
+
+    @contextmanager
+    def loading(self, part: str) -> Iterator[None]:
+        """Around what each process does anew; a death in it counts as one in any other part."""
+        self._append(PartBegun(part))
+        yield
+        self._append(Loaded())
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:

@@ -3,10 +3,12 @@
 With a journal it goes on where a predecessor with the same seed died: see journal.py.
 """
 
+import hashlib
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -29,6 +31,7 @@ from .harness.records import (
     Control,
     Environment,
     MonitorSummary,
+    PeerFacts,
     Record,
     Started,
     Subject,
@@ -38,10 +41,10 @@ from .harness.records import (
     utc_now,
 )
 from .harness.samples import samples_table
-from .journal import Journal
+from .journal import Journal, part_of_peer
 from .own_library import require_own_library
 from .peers.beside import PeerProvider
-from .peers.discovery import FoundPeer
+from .peers.discovery import NONE, FoundPeer, find_peers
 from .progress import Progress
 from .results import Results
 
@@ -58,12 +61,8 @@ class Request:
     started: Started = "fresh"
     contracts: DeviceContracts = GRAPH_COLD
     calibration: Calibration | None = None
-    peers: Sequence[FoundPeer] = ()
-
-    @property
-    def peer_providers(self) -> list[PeerProvider]:
-        """Of the peers that can be measured."""
-        return [PeerProvider(found.peer) for found in self.peers if found.peer is not None]
+    providers: str = NONE
+    provider_files: Sequence[str] = ()
 
     @property
     def delay_pct(self) -> float | None:
@@ -92,6 +91,12 @@ def measure(request: Request, console: Console, journal: Path | None = None) -> 
     with Progress(console) as progress, CompilationCounter() as compilations, book:
         if book.stale is not None:
             console.print(f"{book.stale}: of other code, cases or devices; measured anew", soft_wrap=True)
+        found = find_peers(request.providers, request.provider_files, partial(_loaded, book))
+        for one in found:
+            if one.peer is None:
+                said = f"{one.facts.name}: {one.facts.missing}"
+                console.print(said, markup=False, highlight=False, soft_wrap=True)
+        peers = [PeerProvider(one.peer) for one in found if one.peer is not None]
         num_restored = len(results.samples)
         if torch.cuda.is_available():
             device = torch.device("cuda", torch.cuda.current_device())
@@ -110,11 +115,11 @@ def measure(request: Request, console: Console, journal: Path | None = None) -> 
                     monitor,
                     followed,
                     delay,
-                    request.peer_providers,
+                    peers,
                 )
             readings, seen = list(monitor.readings), monitor.summary()
         else:
-            cases += cpu_process.measure_cases(cases, request.seed, results, progress, book, request.peer_providers)
+            cases += cpu_process.measure_cases(cases, request.seed, results, progress, book, peers)
             readings, seen = [], MonitorSummary(missing={"nvml": "no CUDA device"})
     pasts = book.history.pasts
     # Each process's samples with its own readings: clocks of processes before a restart of the machine do not compare.
@@ -142,7 +147,7 @@ def measure(request: Request, console: Console, journal: Path | None = None) -> 
         attempts=book.attempts(controls),
         compilations=compilations.summary(),
         calibration=request.calibration,
-        peers=[found.facts for found in request.peers],
+        peers=[one.facts for one in found],
     )
     others = record.peer_names
     return record, pa.concat_tables(tables).unify_dictionaries(), results.failures(others)
@@ -157,11 +162,27 @@ def _identity(request: Request, environment: Environment, subject: Subject) -> d
         "contracts": ",".join([*request.contracts.always, *sorted(request.contracts.cold_cases)])
         + (" lean" if request.contracts.lean else ""),
         "calibration": repr(request.calibration),
-        "peers": repr([found.facts for found in request.peers]),
+        "peers": request.providers,
+        "provider_files": ",".join(_fingerprint(where) for where in request.provider_files),
         "source": f"{subject.commit} {subject.source_hash}",
         "environment": repr(environment.cut_key(host=True)),
         "gpu": str(gpu_uuid() if torch.cuda.is_available() else None),
     }
+
+
+def _fingerprint(where: str) -> str:
+    """Of ``path:Class``, whatever folder the file lies in."""
+    path, _, name = where.rpartition(":")
+    return f"{hashlib.sha256(Path(path).read_bytes()).hexdigest()}:{name}"
+
+
+def _loaded(book: Journal, place: str, load: Callable[[], FoundPeer]) -> FoundPeer:
+    """A peer, unless loading it ended a process before."""
+    part = part_of_peer("loading", place)
+    if reason := book.blame(part):
+        return FoundPeer(PeerFacts(name=place, missing=reason))
+    with book.loading(part):
+        return load()
 
 
 def write_record(path: Path, record: Record, samples: pa.Table) -> None:

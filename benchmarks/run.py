@@ -22,7 +22,6 @@ from .harness.records import Calibration
 if TYPE_CHECKING:
     from .cases import BenchCase
     from .cold_launches import DeviceContracts
-    from .peers.discovery import FoundPeer
 
 PASS, USAGE, MISSING, INVALID, BROKEN = 0, 2, 3, 4, 5  # as in ci/exits.py, which this program must not import
 
@@ -84,6 +83,7 @@ def run(
     if list_cases:
         _end(console, _listing(case_set, case))
     case_set, cases = _select(case_set, case)
+    _require_known(providers, provider or ())
     if estimate:
         _end(console, _estimate(store, case_set, len(cases)))
     if dry_run:
@@ -98,10 +98,6 @@ def run(
         _say(console, NO_GPU)
     if delay_pct is not None and not has_gpu:
         _stop(USAGE, "--delay-pct: expected a GPU, whose windows become longer; there is none")
-    peers = _peers(providers, provider or [])
-    for found in peers:
-        if found.peer is None:
-            _say(console, f"{found.facts.name}: {found.facts.missing}")
     drawn = secrets.randbelow(2**31) if seed is None else seed
     command = _command(case_set, case, drawn, commit, contracts, lean, delay_pct, out)
     command[-2:-2] = peer_arguments(providers, [Path(where).name for where in provider or []])
@@ -109,6 +105,7 @@ def run(
     calibration = None
     if collection is not None or delay_pct is not None:
         calibration = Calibration(collection=collection or "by hand", delay_pct=delay_pct)
+    peers = (providers, tuple(provider or ()))
     failures = _measure(case_set, cases, drawn, commit, chosen, command, out, console, started, calibration, peers)
     _say(console, f"record: {out}", *failures)
     if failures:
@@ -210,11 +207,11 @@ def _plan(
     return [*lines, f"seed: {'drawn' if seed is None else seed}", f"record: {out or 'give --out'}"]
 
 
-def _peers(names: str, files: Sequence[str]) -> "list[FoundPeer]":
-    from .peers.discovery import UnknownPeerError, find_peers
+def _require_known(names: str, files: Sequence[str]) -> None:
+    from .peers.discovery import UnknownPeerError, choose
 
     try:
-        return find_peers(names, files)
+        choose(names, files)
     except UnknownPeerError as error:
         _stop(USAGE, str(error))
 
@@ -247,7 +244,7 @@ def _measure(
     console: Console,
     started: str,
     calibration: Calibration | None,
-    peers: "Sequence[FoundPeer]",
+    peers: tuple[str, Sequence[str]],
 ) -> list[str]:
     from .harness.errors import CONTEXT_LOST_EXIT, ContextLostError
     from .journal import JournalBusyError, journal_path
@@ -256,7 +253,7 @@ def _measure(
 
     if started not in ("fresh", "forked"):
         _stop(USAGE, f"--started: expected fresh or forked, got {started!r}")
-    request = Request(case_set, cases, seed, commit, command, started, contracts, calibration, peers)
+    request = Request(case_set, cases, seed, commit, command, started, contracts, calibration, *peers)
     try:
         record, samples, failures = measure(request, console, journal_path(out))
     except ContextLostError as error:

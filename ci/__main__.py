@@ -128,6 +128,7 @@ def nightly(  # the options are the documentation
         if show_list:
             end_with(preview.listing(case_set, pattern), as_json)
         case_set, cases = preview.select_cases(case_set, pattern)
+        preview.require_peers(providers, provider or ())
         config = load_nightly()
         count = processes if processes is not None else config.processes
         if dry_run or estimate:

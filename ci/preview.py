@@ -34,6 +34,18 @@ def select_cases(case_set: str | None, pattern: str) -> tuple[str, list[BenchCas
         raise MissingDataError(str(error)) from error
 
 
+def require_peers(names: str, files: Sequence[str]) -> None:
+    """Raises UsageError for a kernel that nobody has, and for a file that is not there; loads nobody's code."""
+    if (names, *files) == ("none",):
+        return
+    from benchmarks.peers.discovery import UnknownPeerError, choose  # it imports torch
+
+    try:
+        choose(names, files)
+    except UnknownPeerError as error:
+        raise UsageError(str(error)) from error
+
+
 def listing(case_set: str | None, pattern: str) -> dict[str, Any]:
     """The cases of a set, or of every set. Raises as ``select_cases``."""
     if case_set is not None:

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.harness.errors import CONTEXT_LOST_EXIT
-from benchmarks.journal import Blamed, JournalBusyError, append, journal_path, read_journal
+from benchmarks.journal import Blamed, JournalBusyError, append, culprit, journal_path, read_journal
 
 from .config import NightlyConfig
 from .exits import BrokenEnvironmentError, Exit, Interrupted, MissingDataError, UsageError
 from .processes import Ended
 from .starting import Starter
-from .watching import JournalWatch, note_cancelled, note_crash
+from .watching import JournalWatch, note_cancelled, note_crash, note_culprit
 
 
 @dataclass(slots=True)
@@ -32,7 +32,7 @@ class Succession:
     on_line: Callable[[str], None]
     tell: Callable[[str], None]
     stop: threading.Event = field(default_factory=threading.Event)
-    _crashes: Counter[str] = field(default_factory=Counter)  # processes that a case has ended, by case
+    _crashes: Counter[str] = field(default_factory=Counter)  # processes that a case or a kernel has ended
 
     def run(self, starter: Starter, record: Path, arguments: Sequence[str]) -> str | None:
         """Start processes until ``record`` is there; returns None, or why it is not.
@@ -47,7 +47,8 @@ class Succession:
         for successors_left in range(self.config.max_successors, -1, -1):
             before = read_journal(journal).last
             ended = self._run_one(starter, journal, arguments, before)
-            _refuse(ended)
+            if not _is_measuring(journal, before):  # else it is the part's word: any code can exit with any number
+                _refuse(ended)
             if ended.code in (Exit.PASS, Exit.INVALID) and record.exists():
                 return None
             how = ended.describe(self.cap_s)
@@ -96,10 +97,11 @@ class Succession:
             part = note_crash(journal, how, before)
         except JournalBusyError as error:
             raise BrokenEnvironmentError(f"a measuring process was killed and lives on: {error}") from error
-        if ended.code == CONTEXT_LOST_EXIT:
-            part = _last_failed(journal) or part
+        if ended.code == CONTEXT_LOST_EXIT and (failed := _last_failed(journal)):
+            part = failed
+            note_culprit(journal, part, how)
         if part is not None:
-            self._crashes[part] += 1
+            self._crashes[culprit(part)] += 1
         return part
 
 
@@ -107,6 +109,12 @@ def _last_failed(journal: Path) -> str | None:
     """The case that a process noted as failed before it ended with ``CONTEXT_LOST_EXIT``."""
     pasts = read_journal(journal).pasts
     return pasts[-1].parts[-1].part if pasts and pasts[-1].parts else None
+
+
+def _is_measuring(journal: Path, before: str | None) -> bool:
+    """Whether a process that began after ``before`` ended in the middle of a part."""
+    history = read_journal(journal)
+    return history.last != before and history.open_part is not None
 
 
 def _refuse(ended: Ended) -> None:

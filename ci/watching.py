@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.journal import Blamed, Died, append, read_journal
+from benchmarks.journal import Blamed, Died, append, culprit, read_journal
 
 
 @dataclass(slots=True)
@@ -46,7 +46,15 @@ def note_crash(path: Path, how: str, before: str | None) -> str | None:
         return None
     part = history.open_part
     append(path, [Died(how), *([] if part is None else [Blamed(part, how)])])
+    if part is not None:
+        note_culprit(path, part, how)
     return part
+
+
+def note_culprit(path: Path, part: str, how: str) -> None:
+    """Write that nothing else is to be tried of a kernel that ended a process in one of its parts."""
+    if culprit(part) != part:
+        append(path, [Blamed(culprit(part), f"not tried after {part}: {how}")])
 
 
 def note_cancelled(path: Path, how: str, before: str | None) -> None:

@@ -67,12 +67,19 @@ class Candidate:
     find: Callable[[], Any]
 
 
-def find_peers(names: str = NONE, files: Sequence[str] = ()) -> list[FoundPeer]:
-    """The peers of a command line, each loaded or with the reason why not. Arguments and errors as of ``choose``."""
+Guard = Callable[[str, Callable[[], FoundPeer]], FoundPeer]
+"""Given the name of a place and what loads it: does so, or knows why that is not to be tried."""
+
+
+def find_peers(
+    names: str = NONE, files: Sequence[str] = (), guard: Guard = lambda _place, load: load()
+) -> list[FoundPeer]:
+    """The peers of a command line, each loaded by ``guard`` or with the reason why not; the rest as of ``choose``."""
     found: list[FoundPeer] = []
     for candidate in choose(names, files):
         taken = OWN_NAMES.union(one.facts.name for one in found)
-        found.append(_load(candidate, taken))
+        place = next(name for name in _numbered(candidate.where) if name not in taken)
+        found.append(guard(place, partial(_load, candidate, place, taken)))
     return found
 
 
@@ -133,10 +140,11 @@ def _of_file(path: Path, name: str) -> Any:
     return getattr(module, name)
 
 
-def _require_peer(cls: Any) -> None:
+def _require_peer(found: object) -> None:
     """Raises TypeError that says what a peer's class lacks (protocol.Peer)."""
-    if not isinstance(cls, type):
-        raise TypeError(f"expected a class, got an object of {type(cls).__name__}")
+    if not isinstance(found, type):
+        raise TypeError(f"expected a class, got an object of {type(found).__name__}")
+    cls: Any = found
     for word in TEXTS:
         require_line(getattr(cls, word, None), f"{cls.__name__}.{word}", may_be_empty=word == "covers")
     if not NAME.fullmatch(cls.name):
@@ -154,9 +162,8 @@ def _require_peer(cls: Any) -> None:
             raise TypeError(f"{cls.__name__}.{method}: expected a method, as in benchmarks/peers/protocol.py")
 
 
-def _load(candidate: Candidate, taken: Collection[str]) -> FoundPeer:
+def _load(candidate: Candidate, place: str, taken: Collection[str]) -> FoundPeer:
     """The peer under its own name, or why there is none, under the name of its place where its own is not known."""
-    place = next(name for name in _numbered(candidate.where) if name not in taken)
     try:
         with contained():
             cls = candidate.find()
@@ -164,7 +171,7 @@ def _load(candidate: Candidate, taken: Collection[str]) -> FoundPeer:
     except Exception as error:  # other people's modules may do anything on import
         return FoundPeer(PeerFacts(name=place, missing=f"{type(error).__name__}: {first_line(error)}"))
     limits = asdict(cls.tolerance)
-    facts = {word: str(getattr(cls, word)) for word in TEXTS}
+    facts: dict[str, Any] = {word: str(getattr(cls, word)) for word in TEXTS}
     facts |= {"tolerance_reason": limits.pop("reason"), "tolerance": limits}
     if cls.name in taken:
         why = f"another provider has the name {cls.name!r}: give {cls.__name__} one of its own"

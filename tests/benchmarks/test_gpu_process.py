@@ -475,7 +475,7 @@ def test_a_peer_that_raises_costs_itself_alone(measure_all, monkeypatch):
         ("recoverssm", "measured here"),
         ("torch_recurrence", "raised ZeroDivisionError: division by zero"),
     }
-    assert sorted(name for name, _ in progress.ended) == [CASE.name, f"{CASE.name} torch_recurrence"]
+    assert sorted(name for name, _ in progress.ended) == [CASE.name, f"{CASE.name} of torch_recurrence"]
 
 
 def test_a_peer_is_checked_and_timed_as_ours_are(measure_all, monkeypatch):

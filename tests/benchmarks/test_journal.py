@@ -20,7 +20,9 @@ from benchmarks.journal import (
     JournalBusyError,
     PartBegun,
     append,
+    culprit,
     journal_path,
+    part_of_peer,
     read_journal,
 )
 from benchmarks.results import Results
@@ -265,3 +267,23 @@ def test_part_begun_and_open_is_known_to_the_parent(path):
     append(path, [Begun("2026-11-29T00:00:00Z", IDENTITY), PartBegun("a")])
 
     assert read_journal(path).open_part == "a"
+
+
+def test_what_a_kernel_of_others_ends_counts_against_all_of_it():
+    assert culprit("case") == "case"
+    assert (
+        culprit(part_of_peer("time twin", "mine")) == culprit(part_of_peer("loading", "mine")) == "everything of mine"
+    )
+
+
+def test_loading_is_a_part_to_blame_and_measures_nothing(path):
+    journal = Journal(path, Results(), IDENTITY)
+    with journal, journal.loading("loading of mine"):
+        assert read_journal(path).open_part == "loading of mine"
+
+    found = read_journal(path)
+    assert (found.open_part, found.finished, found.pasts[0].parts) == (None, set(), [])
+    append(path, [Blamed("everything of mine", "killed")])
+    with Journal(path, Results(), IDENTITY) as journal:
+        assert journal.blame("loading of mine") == journal.blame("case of mine") == "killed"
+        assert journal.blame("case") is None

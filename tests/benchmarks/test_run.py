@@ -88,6 +88,8 @@ def test_estimate_is_for_one_process_of_the_chosen_cases(tmp_path):
         (["--set", "smoke", "--contracts", "warm", "--dry-run"], 2, "--contracts: expected some of"),
         (["--set", "smoke"], 2, "--out: expected a file for the record"),
         (["--set", "smoke", "--delay-pct", "2", "--out", "{tmp}/r.json"], 2, "--delay-pct: expected a GPU"),
+        (["--set", "smoke", "--dry-run", "--providers", "theirs"], 2, "vllm_recoverssm, vllm_cute_commit"),
+        (["--set", "smoke", "--dry-run", "--provider", "{tmp}/no.py:X"], 2, "no.py:X"),
         (["--set", "smoke", "--dry-run", "--commit", "main"], 2, "expected 7 to 40 hex digits, got 'main'"),
     ],
 )

@@ -123,6 +123,17 @@ def test_unknown_case_exits_2_with_the_known_ones():
     assert SETS["smoke"][0].name in result.output
 
 
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [(("--providers", "theirs"), "(vllm_recoverssm, "), (("--provider", "gone.py:X"), "of a file that is there, got")],
+)
+def test_a_kernel_that_nobody_has_is_refused_before_anything_starts(no_process, asked, said):
+    result = invoke("nightly", "--set", "smoke", *asked)
+
+    assert result.exit_code == Exit.USAGE
+    assert said in " ".join(result.output.split())
+
+
 def test_nothing_selected_exits_3():
     assert invoke("nightly", "--set", "smoke", "--case", "*zzz*").exit_code == Exit.MISSING
 

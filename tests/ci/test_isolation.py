@@ -131,6 +131,26 @@ def test_case_that_has_ended_as_many_processes_as_allowed_is_not_tried_again(fak
     assert len(lines(fake_night, "started.txt")) == 3
 
 
+@pytest.mark.parametrize(
+    ("what", "how"), [("SIGSEGV", "killed by SIGSEGV"), ("lost", "exit code 75"), ("exit 2", "exit code 2")]
+)
+def test_another_projects_kernel_that_ends_processes_costs_one_of_each_two_and_ours_nothing(
+    fake_night, crashing, what, how
+):
+    parts = [f"{case} of mine" for case in "abcde"]
+    (fake_night.folder / "parts.txt").write_text("\n".join(["a", *parts[:4], "b", parts[4], "a of yours"]))
+
+    crashing(dict.fromkeys(parts, what), processes=2)
+
+    first, second = (outcomes(record) for record in fake_night.stored())
+    for found in (first, second):
+        assert [found[part][0] for part in ("a", "b", "a of yours")] == ["ok"] * 3
+        assert {found[part][0] for part in parts} == {"failed"}
+    assert first["b of mine"][1].startswith(f"not tried after a of mine: {how}")
+    assert second["a of mine"][1] == "not tried: processes of this night that it ended before: 1"
+    assert len(lines(fake_night, "started.txt")) == 3
+
+
 def test_interrupted_process_goes_on_from_its_journal_and_blames_nobody(fake_night, crashing):
     result = crashing({"c": "interrupt"})
     assert result.code == Exit.INTERRUPTED
