@@ -28,7 +28,7 @@ from .shell import JsonFlag, end_with, errors, print_json
 from .trends.cli import app as trends
 
 if TYPE_CHECKING:
-    from .nightly import Options, Result
+    from .nightly import Result
 
 app = CommandLine(
     no_args_is_help=True,
@@ -97,6 +97,12 @@ def nightly(  # the options are the documentation
         str, typer.Option(help="Folder of records and nights, branch:NAME, or a URL (s3://...).")
     ] = "out/store",
     gpus: Annotated[str | None, typer.Option(help="all, cpu, or UUIDs with commas; the first GPU if left out.")] = None,
+    shard: Annotated[
+        str | None, typer.Option(metavar="I/N", help="Measure the Ith of N equal parts of the cases; needs --night.")
+    ] = None,
+    night: Annotated[
+        str | None, typer.Option(metavar="NAME", help="What all shards of a night are told by; ci merge takes it.")
+    ] = None,
     exclusive: Annotated[
         bool | None,
         typer.Option("--exclusive/--at-once", help="Measure one GPU at a time, or all at once (ci/nightly.toml)."),
@@ -124,11 +130,13 @@ def nightly(  # the options are the documentation
         from . import preview
         from .config import choose_fork, load_nightly
         from .nightly import Options, run_nightly
+        from .shards import take_shard
 
         if show_list:
             end_with(preview.listing(case_set, pattern), as_json)
         case_set, cases = preview.select_cases(case_set, pattern)
         preview.require_peers(providers, provider or ())
+        own_shard, cases = take_shard(shard, night, cases)
         config = load_nightly()
         count = processes if processes is not None else config.processes
         if dry_run or estimate:
@@ -144,6 +152,7 @@ def nightly(  # the options are the documentation
             out=out,
             processes=count,
             seed=random.randrange(2**31) if seed is None else seed,
+            shard=own_shard,
             gpus=gpus,
             commit=commit,
             resume=resume,
@@ -158,7 +167,29 @@ def nightly(  # the options are the documentation
             provider_files=provider or (),
         )
         result = run_nightly(options, Console(stderr=True))
-        _finish(result, options, as_json)
+        _finish(result, options.store, as_json)
+
+
+@app.command(epilog="Example: python -m ci merge 20261130T011700Z --store out/store")
+def merge(
+    night: Annotated[str, typer.Argument(help="What the shards were told by: --night of ci nightly.")],
+    pattern: Annotated[str, typer.Option("--case", metavar="GLOB", help="As of the shards.")] = "*",
+    store: Annotated[str, typer.Option(help="Folder of records and nights, or branch:NAME.")] = "out/store",
+    out: Annotated[Path, typer.Option(help="Folder for what the night says together with others.")] = Path(
+        "out/nightly"
+    ),
+    as_json: JsonFlag = False,
+) -> None:
+    """Judge the shards of a night as one night and store it. A shard without a record is told, and ends it with 3.
+
+    Doing it again, when more shards have come, makes another night of the same records and the new ones.
+    """
+    with errors(as_json):
+        from .nightly import Result, open_to_write
+        from .shards import merge as merge_shards
+
+        nights, messages, code = merge_shards(open_to_write(store), night, pattern, out)
+        _finish(Result(code, nights, messages=messages), store, as_json)
 
 
 @app.command("asv-machine", epilog="Example: asv run --python=same --machine $(python -m ci asv-machine)")
@@ -367,12 +398,12 @@ def static(
         raise typer.Exit(int(code))
 
 
-def _finish(result: "Result", options: "Options", as_json: bool) -> NoReturn:
+def _finish(result: "Result", store: str, as_json: bool) -> NoReturn:
     import msgspec
 
     from .show import next_step, show_night
 
-    steps = [step for night in result.nights if (step := next_step(night, options.store))]
+    steps = [step for night in result.nights if (step := next_step(night, store))]
     if as_json:
         print_json(
             {

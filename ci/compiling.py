@@ -12,8 +12,7 @@ from .processes import run_child
 def compile_first(gpu: Gpu, measuring: Measuring, command: Sequence[str]) -> None:
     """Run the compiling program; what it does not get done is compiled while measuring, and people are told."""
     plan, cap_s = measuring.state.plan, measuring.config.precompile_cap_s
-    pattern = ["--case", plan.pattern] if plan.pattern != "*" else []
-    asked = [*command, "--set", plan.case_set, *pattern, *plan.peer_arguments]
+    asked = [*command, "--set", plan.case_set, *plan.case_arguments, *plan.peer_arguments]
 
     def say(line: str) -> None:
         measuring.console.print(f"[{gpu.uuid[:12]}] {line}", markup=False, highlight=False, soft_wrap=True)

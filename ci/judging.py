@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from benchmarks.harness.records import Check, Night, Record, Verdict, VerdictName
+from benchmarks.harness.records import Check, Night, Record, Verdict, VerdictName, repetitions
 from benchmarks.harness.stats.verdict import Judgement, Limits, Series, judge_night
 
 from .config import Statistics, Thresholds
@@ -51,7 +51,7 @@ class Findings:
         A regression that somebody took on passes, but later nights go on being held against the faster base.
         """
         regressed = any(verdict.gated and verdict.verdict == "regressed" for verdict in self.verdicts)
-        return self.code == Exit.PASS and not regressed and len(self.counted) >= self.processes_needed
+        return self.code == Exit.PASS and not regressed and repetitions(self.counted) >= self.processes_needed
 
 
 def judge(tonight: Tonight, base: Base | None, policy: Policy, before: Night | None = None) -> Findings:
@@ -94,8 +94,8 @@ def _leave_unsound_out(tonight: Tonight, statistics: Statistics, found: Findings
     found.left_out = [record.id for record in unsound]
     found.notes += [f"record {name}: left out: {why}" for name, why in reasons.items()]
     found.doubts += [failure for record in unsound for failure in failures_left_out(record)]
-    if unsound and len(found.counted) < statistics.min_processes:
-        few, total = len(found.counted), len(tonight.records)
+    if unsound and repetitions(found.counted) < statistics.min_processes:
+        few, total = repetitions(found.counted), repetitions(tonight.records)
         found.doubts.append(f"{few} of {total} processes can be believed, {statistics.min_processes} are needed")
     return replace(tonight, records=found.counted)
 
@@ -204,7 +204,8 @@ def _rank(verdict: Verdict, strength: float) -> tuple[object, ...]:
 
 def _describe(tonight: Tonight, base: Base | None, min_processes: int) -> list[str]:
     notes = [f"process without a record: {failure}" for failure in tonight.failures]
-    count = len(tonight.records)
+    notes += [f"shard {shard}: no record of it" for shard in tonight.lacks]
+    count = repetitions(tonight.records)
     if count < min_processes:
         notes.append(f"{count} processes: {min_processes} are needed to be judged and to be a base for later nights")
     if tonight.pattern != "*":
@@ -226,6 +227,10 @@ def _exit(tonight: Tonight, found: Findings) -> Exit:
     failing = Counter(v.verdict for v in found.verdicts if v.fails)
     if failing["invalid"] or found.doubts or tonight.quarantined or tonight.failures:
         return Exit.INVALID
-    if failing["missing"] or not any(m.status != "skipped" for r in tonight.records for m in r.measurements):
+    if (
+        failing["missing"]
+        or tonight.lacks
+        or not any(m.status != "skipped" for r in tonight.records for m in r.measurements)
+    ):
         return Exit.MISSING
     return Exit.REGRESSED if failing["regressed"] else Exit.PASS

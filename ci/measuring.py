@@ -155,7 +155,7 @@ class Measuring:
     def _arguments(self, path: Path, seed: int) -> list[str]:
         plan = self.state.plan
         command = ["--set", plan.case_set, "--out", str(path), "--seed", str(seed)]
-        command += ["--case", plan.pattern] if plan.pattern != "*" else []
+        command += plan.case_arguments
         command += plan.peer_arguments
         if plan.delays is not None:
             command += ["--lean", "--collection", plan.id]  # what a gate measures
@@ -175,7 +175,9 @@ class Measuring:
             raise BrokenEnvironmentError(reason, "python -m ci doctor")
         if self.source_hash not in (None, record.subject.source_hash):
             return self._set_aside(path, f"measured other sources than those in {self.root}")
-        record = msgspec.structs.replace(record, backfill=self.backfill, neighbours=neighbours)
+        record = msgspec.structs.replace(
+            record, shard=self.state.plan.shard, backfill=self.backfill, neighbours=neighbours
+        )
         if counted := self.counted.get(gpu.uuid):
             counters = {"counters": list(counted.counters), "counters_missing": counted.missing}
             record = msgspec.structs.replace(record, **counters)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from benchmarks.harness.records import Night, Record
+from benchmarks.harness.records import Night, Record, repetitions
 from benchmarks.patterns import matches
 
 from .policy import Aliases
@@ -27,6 +27,7 @@ class Tonight:
     records: Sequence[Record]
     quarantined: Sequence[str] = ()  # records that could not be read, with the reason
     failures: Sequence[str] = ()  # processes that left no record, with the reason
+    lacks: Sequence[str] = ()  # shards of which there is no record
 
     def processes_needed(self, min_processes: int) -> int:
         """How many processes this night needs to be judged and to be a base; compiled figures need one."""
@@ -68,7 +69,7 @@ def choose_base(
         records = [
             aliases.renamed(r) for r in read_records(night.records) if r.environment.cut_key(host=False) == environment
         ]
-        rank = (len(records) >= min_processes, count)
+        rank = (repetitions(records) >= min_processes, count)
         if records and rank > best_rank:
             best, best_rank = Base(night, records), rank
         if best_rank == (True, len(wanted)):

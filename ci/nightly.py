@@ -6,17 +6,16 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
-import msgspec
 from filelock import FileLock, Timeout
 from rich.console import Console
 
 from benchmarks.harness.environment import commit_of
 from benchmarks.harness.errors import BranchError, LockHeldError, StoreError, UnsentError
 from benchmarks.harness.lock import GpuLock
-from benchmarks.harness.records import Night, Record, new_id, utc_now
+from benchmarks.harness.records import Night, Record, Shard, new_id
 from benchmarks.harness.store import Store, open_store
 
 from . import static_night
@@ -26,19 +25,15 @@ from .counting import NIGHTLY_SET, count
 from .exits import WORST_FIRST, BrokenEnvironmentError, CommandError, Exit, Interrupted, UsageError
 from .gpus import CPU, Gpu, choose_gpus, find_gpus, require_usable
 from .history.layout import HISTORY
-from .judging import judge
+from .judged_night import Bench, judge_night, order_of_models
 from .measuring import ROOT, Measuring
-from .night import Tonight, choose_base, night_before
+from .night import Tonight
 from .policy import Policy, load_policy
 from .processes import interruptible
 from .session import STATE_FILE, Plan, State, load, make_seeds, save
 from .side_by_side import side_by_side
 from .starting import FORK_SERVER
 from .static import PROGRAM as STATIC_COMMAND
-from .trends.examine import examine
-from .trends.report import write as write_trends
-from .trends.series import Measured
-from .trends.stored import read_nights
 
 COMMAND = (sys.executable, "-m", "benchmarks.run")
 COMPILE_COMMAND = (sys.executable, "-m", "benchmarks.compile_first")
@@ -57,6 +52,7 @@ class Options:
     out: Path
     processes: int
     seed: int
+    shard: Shard | None = None  # ``selected`` are then its cases alone
     gpus: str | None = None
     commit: str | None = None
     resume: bool = False
@@ -164,6 +160,8 @@ def _begin(options: Options) -> tuple[State, list[Gpu]]:
             gpus=[gpu.uuid for gpu in gpus],
             seeds=make_seeds(options.seed, options.processes),
             fork=options.fork,
+            shard=options.shard,
+            cases=list(options.selected) if options.shard else [],
             providers=options.providers,
             provider_files=[_absolute(where) for where in options.provider_files],
         )
@@ -172,10 +170,10 @@ def _begin(options: Options) -> tuple[State, list[Gpu]]:
         raise UsageError(f"--resume: {options.out} holds a collection", "python -m ci calibrate collect --resume")
     if old.is_complete:
         raise UsageError(f"--resume: the night in {options.out} is complete: {', '.join(old.night_ids)}")
-    asked = (options.case_set, options.pattern, options.store)
-    begun = (old.plan.case_set, old.plan.pattern, old.plan.store)
+    asked = (options.case_set, options.pattern, options.store, options.shard)
+    begun = (old.plan.case_set, old.plan.pattern, old.plan.store, old.plan.shard)
     if asked != begun:
-        raise UsageError(f"--resume: begun with set, case and store {begun}, now asked for {asked}")
+        raise UsageError(f"--resume: begun with set, case, store and shard {begun}, now asked for {asked}")
     return old, choose_gpus(",".join(old.plan.gpus), present)
 
 
@@ -245,18 +243,23 @@ def _judge_and_store(measuring: Measuring, options: Options, policy: Policy) -> 
     lost = set(ids) - {r.id for r in records} - {i for i in ids if any(i in note for note in store.quarantined)}
     measuring.quarantined += [f"record {record}: gone from the store" for record in sorted(lost)]
     result = Result(Exit.PASS)
+    shard = state.plan.shard
     if all(record.is_static for record in records):
         reasons = "; ".join([*measuring.failures, *measuring.quarantined])
         result = Result(Exit.INVALID, messages=[f"no process left a record that can be read: {reasons}"])
-    archs = measuring.config.static.archs  # what was compiled comes behind what was measured, in this order
-    models = dict.fromkeys(r.environment.gpu_model for r in records)
-    for model in sorted(models, key=lambda model: archs.index(model) if model in archs else -1):
+    bench = Bench(store, measuring.config, policy, measuring.out)
+    if shard:
+        result.messages.append(f"shard {shard}: with the others in one store: python -m ci merge {shard.night}")
+        if measuring.failures or measuring.quarantined:
+            result.code = Exit.INVALID
+            result.messages += [*measuring.failures, *measuring.quarantined]
+    for model in () if shard else order_of_models(records, measuring.config.static.archs):
         own = [r for r in records if r.environment.gpu_model == model]
-        night = _judge_model(measuring, _tonight(measuring, options, own), policy)
+        night = judge_night(bench, _tonight(measuring, options, own))
         result.nights.append(night)
         _store_night(measuring, night, result)
     if result.code != Exit.BROKEN:  # else --resume judges and stores again
-        state.night_ids = [night.id for night in result.nights]
+        state.night_ids = [shard.night] if shard else [night.id for night in result.nights]
     save(state, options.out)
     if state.is_complete:
         measuring.clear()
@@ -272,52 +275,10 @@ def _judge_and_store(measuring: Measuring, options: Options, policy: Policy) -> 
 
 def _tonight(measuring: Measuring, options: Options, records: Sequence[Record]) -> Tonight:
     if all(record.is_static for record in records):
-        return static_night.tonight(measuring.state.plan, measuring.config.static, options.selected, records)
+        static = measuring.config.static
+        return static_night.tonight(options.case_set, options.pattern, static, options.selected, records)
     asked = (options.case_set, options.pattern, options.selected)
     return Tonight(*asked, records, measuring.quarantined, measuring.failures)
-
-
-def _judge_model(measuring: Measuring, tonight: Tonight, policy: Policy) -> Night:
-    store, first = measuring.store, tonight.records[0]
-    model = first.environment.gpu_model
-    nights = store.nights(model)
-    min_processes = policy.thresholds.statistics.min_processes
-    base = choose_base(nights, store.records, tonight, min_processes, policy.aliases)
-    # Reading the base night may have set files aside too.
-    quarantined = [*tonight.quarantined, *store.quarantined]
-    found = judge(replace(tonight, quarantined=quarantined), base, policy, night_before(nights, tonight))
-    night = Night(
-        id=new_id(first.subject.commit),
-        created_utc=utc_now(),
-        case_set=tonight.case_set,
-        gpu_model=model,
-        records=[r.id for r in found.counted],
-        left_out=found.left_out,
-        quarantined=quarantined,
-        base_night=base.night.id if base else None,
-        verdicts=found.verdicts,
-        accepted=found.accepted,
-        exit_code=found.code,
-        notes=[*found.doubts, *found.notes],
-    )
-    return night if night.is_static else _with_trends(night, found.counted, nights, measuring, policy)
-
-
-def _with_trends(
-    night: Night, records: Sequence[Record], earlier: Sequence[Night], measuring: Measuring, policy: Policy
-) -> Night:
-    """The night with what it says together with those before it, which also goes into a file of ``--out``."""
-    before = [one for one in earlier if one.created_utc <= night.created_utc and one.id != night.id]
-    pinned = measuring.config.pinned_night(night.gpu_model)
-    trends = examine([*read_nights(measuring.store, before, pinned), Measured(night, records)], policy, pinned)
-    write_trends(trends, night.case_set, measuring.out)
-    return msgspec.structs.replace(
-        night,
-        notes=[*night.notes, *trends.notes],
-        alarms=trends.alarms,
-        exit_code=min(Exit(night.exit_code), trends.code, key=WORST_FIRST.index),
-        accepted=night.accepted and trends.code == Exit.PASS,
-    )
 
 
 def _store_night(measuring: Measuring, night: Night, result: Result) -> None:
@@ -356,4 +317,5 @@ def _build_page(store: Store, site: Path, result: Result) -> None:
 def _resume_hint(options: Options) -> str:
     case = f" --case '{options.pattern}'" if options.pattern != "*" else ""
     where = f"--out {options.out} --store {options.store}"
+    where += f" --shard {options.shard} --night {options.shard.night}" if options.shard else ""
     return f"python -m ci nightly --set {options.case_set}{case} {where} --resume"

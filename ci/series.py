@@ -13,7 +13,10 @@ HOST_CONTRACTS = ("host-dispatch", "cpu-reference")
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """One series: an example to read its names from, and what each of tonight's records has of it (normally one)."""
+    """One series: an example to read its names from, and what each of tonight's records has of it (normally one).
+
+    Records of another shard, which were not asked for its case, are not among them.
+    """
 
     example: Measurement
     found: Sequence[Sequence[Measurement]]
@@ -31,7 +34,11 @@ class Gathered:
     @property
     def skip_reason(self) -> str | None:
         """Why every record skipped it; None when any has tried."""
-        if not all(self.found) or any(item.status != "skipped" for items in self.found for item in items):
+        if (
+            not self.found
+            or not all(self.found)
+            or any(item.status != "skipped" for items in self.found for item in items)
+        ):
             return None
         return self.found[0][0].reason or "no reason given"
 
@@ -75,9 +82,8 @@ def gather(tonight: Tonight, base: Base | None) -> list[Gathered]:
             for key, items in table.items():
                 if items[0].status == "ok" and tonight.expects(key[3], base):
                     examples.setdefault(key, items[0])
-    same_host = not base or base.records[0].environment.cut_key(host=True) == tonight.records[0].environment.cut_key(
-        host=True
-    )
+    hosts = {record.environment.cut_key(host=True) for some in (tonight, base) if some for record in some.records}
+    asked = [{case.name for case in record.cases} if record.shard else None for record in tonight.records]
     result = []
     for key, example in sorted(examples.items()):
         values: list[float | None] = [
@@ -90,9 +96,11 @@ def gather(tonight: Tonight, base: Base | None) -> list[Gathered]:
             if base
             else "no accepted night of this environment yet"
         )
-        if values and not same_host and example.contract in HOST_CONTRACTS:
+        if values and len(hosts) > 1 and example.contract in HOST_CONTRACTS:
             values, reason = [], "the CPU or OS kernel is not the base night's"
-        result.append(Gathered(example, [table.get(key, []) for table in tables], values or None, reason))
+        having = zip(tables, asked, strict=True)
+        found = [table.get(key, []) for table, cases in having if cases is None or key[3] in cases]
+        result.append(Gathered(example, found, values or None, reason))
     return result
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 
 from benchmarks.harness.command_line import peer_arguments
+from benchmarks.harness.records import Shard
 
 from .config import Fork
 from .exits import UsageError
@@ -27,7 +28,15 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fork: Fork = "no"  # "mixed": every second process is forked
     providers: str = "none"  # other projects' kernels, as for benchmarks.run
     provider_files: list[str] = []  # path:Class
+    shard: Shard | None = None  # of a night that other runs measure too
+    cases: list[str] = []  # of that shard
     delays: dict[int, float] | None = None  # percent, by seed; None: a night and no collection (`ci calibrate collect`)
+
+    @property
+    def case_arguments(self) -> list[str]:
+        """Options of programs that choose cases, besides the set."""
+        pattern = ",".join(self.cases) if self.shard else self.pattern
+        return ["--case", pattern] if pattern != "*" else []
 
     @property
     def peer_arguments(self) -> list[str]:

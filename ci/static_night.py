@@ -3,6 +3,8 @@
 import shutil
 from collections.abc import Sequence
 
+import msgspec
+
 from benchmarks.harness.records import Record, decode_record, samples_path
 from benchmarks.harness.samples import read_samples
 from benchmarks.patterns import matches
@@ -11,7 +13,7 @@ from .config import StaticConfig
 from .exits import BrokenEnvironmentError, CommandError, MissingDataError
 from .measuring import Measuring
 from .night import Tonight
-from .session import Plan, save
+from .session import save
 from .static import compile_static
 
 
@@ -21,7 +23,7 @@ def compile_kernels(measuring: Measuring, program: Sequence[str]) -> None:
     A kernel that does not compile is in its record, and judged there. Nothing is done twice when a night is resumed.
     """
     state, config = measuring.state, measuring.config.static
-    if state.static:
+    if state.static or (state.plan.shard and state.plan.shard.index > 1):  # the first shard compiles for all
         return
     plan, folder = state.plan, measuring.out / "static"
     records = folder / "records"
@@ -29,7 +31,7 @@ def compile_kernels(measuring: Measuring, program: Sequence[str]) -> None:
     try:
         _, report = compile_static(
             plan.case_set,
-            patterns(plan, config),
+            patterns(plan.pattern, config),
             ",".join(config.archs),
             folder,
             measuring.console,
@@ -45,7 +47,7 @@ def compile_kernels(measuring: Measuring, program: Sequence[str]) -> None:
         return
     measuring.warnings += [f"not compiled or not read: {problem}" for problem in report["problems"]]
     for path in sorted(records.glob("*.json")):
-        record = decode_record(path.read_bytes())
+        record = msgspec.structs.replace(decode_record(path.read_bytes()), shard=plan.shard)
         try:
             measuring.keep(record, read_samples(samples_path(path)))
         except OSError as error:
@@ -55,12 +57,14 @@ def compile_kernels(measuring: Measuring, program: Sequence[str]) -> None:
     shutil.rmtree(records, ignore_errors=True)
 
 
-def patterns(plan: Plan, config: StaticConfig) -> tuple[str, ...]:
+def patterns(pattern: str, config: StaticConfig) -> tuple[str, ...]:
     """Globs that a case must match, all of them, for its kernels to be compiled."""
-    return (config.case,) if plan.pattern == "*" else (config.case, plan.pattern)
+    return (config.case,) if pattern == "*" else (config.case, pattern)
 
 
-def tonight(plan: Plan, config: StaticConfig, selected: Sequence[str], records: Sequence[Record]) -> Tonight:
+def tonight(
+    case_set: str, pattern: str, config: StaticConfig, selected: Sequence[str], records: Sequence[Record]
+) -> Tonight:
     """What a night of one architecture consists of."""
-    chosen = [name for name in selected if all(matches(name, glob) for glob in patterns(plan, config))]
-    return Tonight(plan.case_set, config.case if plan.pattern == "*" else plan.pattern, chosen, records)
+    chosen = [name for name in selected if all(matches(name, glob) for glob in patterns(pattern, config))]
+    return Tonight(case_set, config.case if pattern == "*" else pattern, chosen, records)

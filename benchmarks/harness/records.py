@@ -9,6 +9,7 @@ one, and a step in ``migrations.py``.
 
 import math
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from secrets import token_hex
@@ -225,6 +226,17 @@ class Calibration(Struct, frozen=True, kw_only=True):
     delay_pct: float | None = None  # by which every window was to become longer on purpose; None: as it is
 
 
+class Shard(Struct, frozen=True, kw_only=True):
+    """Which part of a night's cases a process had: the night is all records of all shards of that name."""
+
+    night: str
+    index: int  # from 1
+    count: int
+
+    def __str__(self) -> str:
+        return f"{self.index}/{self.count}"
+
+
 class PeerFacts(Struct, frozen=True, kw_only=True):
     """Another project's kernel that was to be measured beside ours, under the provider ``name``."""
 
@@ -263,6 +275,7 @@ class Head(Struct, frozen=True, kw_only=True):
     counters: list[Counter] = []
     counters_missing: str | None = None  # why counters that were asked for are not there
     neighbours: int = 0  # other GPUs of its host on which its night measured at the same time, at most
+    shard: Shard | None = None  # of a night that several runs measure; None: all of it
     backfill: str | None = None  # id of the backfill it was measured for; such a record is of no night
     calibration: Calibration | None = None  # never part of a night or a gate
     peers: list[PeerFacts] = []  # empty where none was asked for
@@ -339,6 +352,7 @@ class Night(Struct, frozen=True, kw_only=True):
     gpu_model: str
     records: list[str]  # ids of those whose times the verdicts are of
     left_out: list[str] = []  # ids of processes that cannot be believed; the notes say why, and their checks count
+    lacks: list[str] = []  # shards of which there is no record
     quarantined: list[str] = []  # files that could not be read, with the reason
     base_night: str | None = None
     verdicts: list[Verdict]
@@ -367,6 +381,12 @@ class Night(Struct, frozen=True, kw_only=True):
 
 
 T = TypeVar("T", Record, Night)
+
+
+def repetitions(records: Sequence[Record]) -> int:
+    """How often each case was measured, at least: the processes of a night, or those of its shard with fewest."""
+    parts = [record.shard.index if record.shard else 0 for record in records]
+    return min(map(parts.count, parts), default=0)
 
 
 def utc_now() -> str:

@@ -1,0 +1,86 @@
+"""Nights that several runs measure, each a shard of the cases: which cases are whose, and all of them as one night."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.cases import BenchCase
+from benchmarks.harness.errors import BranchError
+from benchmarks.harness.records import Night, Record, Shard
+from benchmarks.harness.store import Store
+from benchmarks.sharding import ShardOf, deal
+
+from . import static_night
+from .config import load_nightly
+from .exits import WORST_FIRST, Exit, MissingDataError, UsageError
+from .judged_night import Bench, judge_night, order_of_models
+from .night import Tonight
+from .policy import load_policy
+from .preview import select_cases
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # of a night: it stands in records, on pages and in commands
+
+
+def take_shard(asked: str | None, night: str | None, cases: list[BenchCase]) -> tuple[Shard | None, list[BenchCase]]:
+    """What ``--shard`` and ``--night`` ask for, and the cases of it; without them all cases.
+
+    Raises:
+        UsageError: one without the other, no I/N, no plain name. MissingDataError: more shards than cases.
+    """
+    if (asked is None) != (night is None):
+        raise UsageError("--shard and --night: expected both; all shards of a night are told by one name")
+    if asked is None or night is None:
+        return None, cases
+    if not NAME.fullmatch(night):
+        raise UsageError(f"--night: expected letters, digits, '.', '_' and '-' (64 at most), got {night!r}")
+    try:
+        shard = ShardOf.parse(asked)
+    except ValueError as error:
+        raise UsageError(f"--shard: {error}") from error
+    own = deal(cases, shard)
+    if not own:
+        raise MissingDataError(f"--shard {shard}: there are {len(cases)} cases", f"--shard I/{len(cases)} at most")
+    return Shard(night=night, index=shard.index, count=shard.count), own
+
+
+def merge(store: Store, name: str, pattern: str, out: Path) -> tuple[list[Night], list[str], Exit]:
+    """Judge all records of a night's shards together and store it: a night of each GPU model, messages, exit code.
+
+    Raises:
+        MissingDataError: no record of that night.
+        UsageError: its shards are not of one set, or not of one number of shards.
+    """
+    store.check()
+    records = [record for record in store.records() if record.shard and record.shard.night == name]
+    if not records:
+        raise MissingDataError(
+            f"no record of a night {name} in {store.folder}", "bring its shards there: ci history import"
+        )
+    sets = {(record.case_set, record.shard.count) for record in records if record.shard}
+    if len(sets) > 1:
+        raise UsageError(f"night {name}: expected one set in one number of shards, got {sorted(sets)}")
+    ((case_set, _),) = sets
+    bench = Bench(store, load_nightly(), load_policy(), out)
+    out.mkdir(parents=True, exist_ok=True)
+    nights, messages, code = [], list[str](), Exit.PASS
+    for model in order_of_models(records, bench.config.static.archs):
+        own = [record for record in records if record.environment.gpu_model == model]
+        night = judge_night(bench, _tonight(bench, case_set, pattern, own))
+        nights.append(night)
+        code = min(code, Exit(night.exit_code), key=WORST_FIRST.index)
+        try:
+            store.add_night(night)
+        except BranchError as error:  # written, and the message says how to publish it
+            messages.append(f"night {night.id}: {error}")
+            code = Exit.BROKEN
+    return nights, messages, code
+
+
+def _tonight(bench: Bench, case_set: str, pattern: str, records: Sequence[Record]) -> Tonight:
+    selected = [case.name for case in select_cases(case_set, pattern)[1]]
+    if all(record.is_static for record in records):  # the first shard compiled for all
+        return static_night.tonight(case_set, pattern, bench.config.static, selected, records)
+    shards = [record.shard for record in records if record.shard]
+    absent = sorted(set(range(1, shards[0].count + 1)) - {shard.index for shard in shards})
+    lacks = [f"{index}/{shards[0].count}" for index in absent]
+    return Tonight(case_set, pattern, selected, records, lacks=lacks)
