@@ -96,7 +96,8 @@ def export(records: Iterable[Record], results_dir: Path, repo: Path, left_out: S
     """Write result files, ``benchmarks.json`` and machines below ``results_dir``; writing again changes nothing.
 
     Entries of other benchmarks, such as those of ``asv run``, are kept. A record of no commit, of a commit that the
-    repository does not have, or of changed sources is left out: asv could only show it as something it is not.
+    repository does not have, or of changed sources is left out: asv could only show it as something it is not. So
+    are times of other projects' kernels, which change with their versions and not with our commits.
 
     Args:
         left_out: what was left out before, for the result and for messages.
@@ -148,7 +149,7 @@ def _grouped(
             continue
         cases = {case.name: case for case in record.cases}
         for item in record.measurements:
-            if item.metric not in METRICS or item.case not in cases:
+            if item.metric not in METRICS or item.case not in cases or item.provider in record.peer_names:
                 continue
             host = item.contract in HOST_CONTRACTS
             key = (commit, host, record.environment.cut_key(host=host))

@@ -62,7 +62,10 @@ def judge(tonight: Tonight, base: Base | None, policy: Policy, before: Night | N
     """
     thresholds, statistics = policy.thresholds, policy.thresholds.statistics
     failed, others = failed_checks(tonight.records), peer_names([*tonight.records, *(base.records if base else ())])
-    ranked = [(check_verdict(checks, len(tonight.records)), 0.0) for checks in failed.values()]
+    ranked = [
+        (check_verdict(checks, len(tonight.records), gated=checks[0].provider not in others), 0.0)
+        for checks in failed.values()
+    ]
     found = Findings(processes_needed=tonight.processes_needed(statistics.min_processes))
     everything, tonight = tonight.records, _leave_unsound_out(tonight, statistics, found)
     found.notes += _describe(tonight, base, found.processes_needed) + disturbances(everything)
@@ -71,16 +74,10 @@ def judge(tonight: Tonight, base: Base | None, policy: Policy, before: Night | N
     ranked += _judge_series(
         tonight, base, thresholds, {(c[0].case, c[0].provider): c[0] for c in failed.values()}, others, found
     )
-    ranked = [(_never_failing(v) if v.provider in others else v, strength) for v, strength in ranked]
     ranked = _apply_known(ranked, tonight, policy.known, before, found)
     found.verdicts = [v for v, _ in sorted(ranked, key=lambda pair: (pair[0].provider in others, *_rank(*pair)))]
     found.code = _exit(tonight, found)
     return found
-
-
-def _never_failing(verdict: Verdict) -> Verdict:
-    """Of another project's kernel: shown, whatever it is."""
-    return msgspec.structs.replace(verdict, gated=False)
 
 
 def _leave_unsound_out(tonight: Tonight, statistics: Statistics, found: Findings) -> Tonight:
@@ -119,6 +116,8 @@ def _judge_series(
     for item in gather(tonight, base):
         m = item.example
         limits = thresholds.limits_for(m.key, num_requests=num_requests.get(m.case, 0), gpu_model=gpu_model)
+        if m.provider in others:  # not gated, so in a family of its own: what it took moves no verdict of ours
+            limits = replace(limits, gated=False)
         if item.skip_reason is not None and item.base is None:
             skipped[m.case, item.skip_reason] += m.provider not in others
         elif trouble := item.trouble(blocked.get((m.case, m.provider))):

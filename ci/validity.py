@@ -38,8 +38,8 @@ def peer_names(records: Sequence[Record]) -> frozenset[str]:
     return frozenset[str]().union(*(record.peer_names for record in records))
 
 
-def check_verdict(checks: Sequence[Check], processes: int) -> Verdict:
-    """The failure of one check, as a row that fails the night."""
+def check_verdict(checks: Sequence[Check], processes: int, *, gated: bool = True) -> Verdict:
+    """The failure of one check, as a row that fails the night, or is only shown."""
     check = max(checks, key=lambda c: math.inf if c.value is None else c.value)
     value = "no finite value" if check.value is None else f"{check.value:.3g}"
     detail = f"; {check.detail}" if check.detail else ""
@@ -53,7 +53,7 @@ def check_verdict(checks: Sequence[Check], processes: int) -> Verdict:
         unit=COUNTS.get(check.metric, "relative"),
         verdict="invalid",
         reason=f"correctness check failed {where}: {value}, limit {check.limit:.3g}{detail}",
-        gated=True,
+        gated=gated,
         value=check.value,
         n_processes=processes,
     )

@@ -186,7 +186,8 @@ def rows_of(night: Night, processes: Processes, columns: Sequence[Column]) -> li
 
 
 def _row(name: str, case: Case | None, night: Night, processes: Processes, columns: Sequence[Column]) -> Row:
-    worst = derive.worst_verdict([verdict for verdict in night.verdicts if verdict.case == name])
+    verdicts = [verdict for verdict in night.verdicts if verdict.case == name]
+    worst = derive.worst_verdict([verdict for verdict in verdicts if verdict.provider not in processes.others])
     checks = derive.summarize_checks(processes.checks(name))
     return Row(
         name=name,

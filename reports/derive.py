@@ -222,11 +222,11 @@ class Processes:
         return [series for series in self.series_of(case) if series.contract not in ("exact", "static")]
 
     def skip_reasons(self, case: str) -> list[str]:
-        """Why a case has no time at all; empty when any series of it has one, or none was asked for."""
+        """Why a case has no time of ours at all; empty when any series of it has one, or none was asked for."""
         found: dict[str, None] = {}
         for columns in self._columns:
             for place, line in enumerate(columns.shape.lines):
-                if line.case != case or line.contract in ("exact", "static"):
+                if line.case != case or line.contract in ("exact", "static") or line.provider in self.others:
                     continue
                 if place not in columns.problems:
                     return []
@@ -235,17 +235,24 @@ class Processes:
         return list(found)
 
     @cached_property
+    def others(self) -> frozenset[str]:
+        """Providers that are other projects' kernels: the league shows them, and nothing else is said of them."""
+        return frozenset[str]().union(*(record.peer_names for record in self.records))
+
+    @cached_property
     def all_checks(self) -> list[Check]:
         return [check for record in self.records for check in self._checks_of(record.id)]
 
     def checks(self, case: str) -> list[Check]:
+        """Of this library's own results."""
         return self._checks_by_case.get(case, [])
 
     @cached_property
     def _checks_by_case(self) -> dict[str, list[Check]]:
         found: dict[str, list[Check]] = {}
         for check in self.all_checks:
-            found.setdefault(check.case, []).append(check)
+            if check.provider not in self.others:
+                found.setdefault(check.case, []).append(check)
         return found
 
     def _collect(self, series: Series, case: str, name: ColumnName) -> Figure:

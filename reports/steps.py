@@ -28,7 +28,7 @@ class Rule:
         row = thresholds.row_for(full, num_requests=num_requests, gpu_model=line.model)
         limit, _ = thresholds.paired_pct_for(row)
         limits = thresholds.limits_for(full, num_requests=num_requests, gpu_model=line.model)
-        return cls(limit, limits.better, limits.gated)
+        return cls(limit, limits.better, limits.gated and key.provider not in line.others)
 
     def is_worse(self, change_pct: float) -> bool:
         return (change_pct > 0) == (self.better == "lower")

@@ -59,6 +59,11 @@ class Timeline:
     def records(self) -> list[Process]:
         return [record for moment in self.moments for record in moment.processes.records]
 
+    @property
+    def others(self) -> frozenset[str]:
+        """Other projects' kernels: their times are shown, and no change of them is an event."""
+        return frozenset[str]().union(*(moment.processes.others for moment in self.moments))
+
     def newest(self, case: str) -> Case | None:
         """As its newest record describes it."""
         return next((one for record in reversed(self.records) for one in record.cases if one.name == case), None)

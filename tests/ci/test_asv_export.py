@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks.harness.records import Environment, Subject
+from benchmarks.harness.records import Environment, PeerFacts, Subject
 from ci.__main__ import app
 from ci.asv_export import benchmark_name, counted_records, export
 from ci.exits import BrokenEnvironmentError, MissingDataError
@@ -69,6 +69,17 @@ def test_one_sample_of_asv_is_one_of_our_processes(repo, tmp_path):
     assert results["params"]["gpu"] == "nvidia-h200"
     assert results["env_vars"]["driver"] == "580.1"
     assert path.parent.name == "nvidia-h200"
+
+
+def test_times_of_other_projects_are_no_benchmarks_of_our_commits(repo, tmp_path):
+    folder, (commit, _) = repo
+    peers = [PeerFacts(name="theirs")]
+    found = [
+        msgspec.structs.replace(one, measurements=[*one.measurements, timed(9.0, provider="theirs")], peers=peers)
+        for one in records_of(commit)
+    ]
+
+    assert export(found, tmp_path / "results", folder).benchmarks == [CACHE, VERIFY]
 
 
 def test_a_shortened_commit_is_the_commit_it_is_short_for(repo, tmp_path):

@@ -574,6 +574,9 @@ def test_a_renamed_case_goes_on_and_without_its_entry_it_is_missing():
     assert judged([*found], Base(night, old)).code == Exit.MISSING
 
 
+LOUD = [100.0, 99.0, 101.5, 98.5, 100.5]
+
+
 def test_whatever_another_projects_kernel_does_fails_no_night():
     peers = [records.PeerFacts(name="recoverssm"), records.PeerFacts(name="gone", missing="not installed")]
     slower = [msgspec.structs.replace(r, peers=peers) for r in make_records([v * 1.1 for v in QUIET])]
@@ -590,6 +593,19 @@ def test_a_peer_that_was_not_measured_ungates_nothing():
     slower = [msgspec.structs.replace(r, peers=peers) for r in make_records([v * 1.1 for v in QUIET])]
 
     assert judged(slower, base_of(make_records())).code == Exit.REGRESSED
+
+
+@pytest.mark.parametrize("slower", [1.0, 1.01, 1.015, 1.02, 1.03, 1.05])
+def test_times_of_others_move_no_verdict_of_ours(slower):
+    def night(factor, others):
+        measurements = [[timed(v * factor), *(timed(v, provider=f"their_{n}") for n in range(others))] for v in LOUD]
+        peers = [records.PeerFacts(name=f"their_{n}") for n in range(others)]
+        return [make_record(own, peers=peers) for own in measurements]
+
+    alone, beside = (judged(night(slower, n), base_of(night(1.0, n))) for n in (0, 40))
+
+    assert [v for v in beside.verdicts if v.provider == "recoverssm"] == alone.verdicts
+    assert beside.code == alone.code
 
 
 def test_a_peer_of_the_base_night_alone_is_not_missed():

@@ -18,6 +18,7 @@ from benchmarks.harness.records import (
     Measurement,
     MonitorSummary,
     Night,
+    PeerFacts,
     Record,
     Silicon,
     Subject,
@@ -83,6 +84,7 @@ class NightPlan:
     red_case: str = ""  # verify of this case is regressed
     processes: int = PROCESSES
     base: int | None = None  # day of the night it was held against
+    others: tuple[str, ...] = ()  # providers that are said to be other projects' kernels
 
 
 def write_night(store: Store, plan: NightPlan, cases: list[Case] | None = None) -> Night:
@@ -126,6 +128,7 @@ def golden_record(plan: NightPlan, index: int, cases: list[Case]) -> Record:
         checks=[check for case in cases for check in _checks(case)],
         measurements=[item for case in cases for item in measure(plan, index, case)]
         + (_twin_times() if is_cpu else []),
+        peers=[PeerFacts(name=name) for name in plan.others],
     )
 
 

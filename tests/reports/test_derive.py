@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from benchmarks.harness.records import Check, Measurement, Night, Record, Verdict
+from benchmarks.harness.records import Check, Measurement, Night, PeerFacts, Record, Verdict
 from reports import derive
 from reports.derive import COMMIT, FULL_VERIFY, SAVED_PCT, STEP, VERIFY, Figure
 from tests.reports.golden import NightPlan, golden_cases, golden_record, processes_of
@@ -130,6 +130,21 @@ def test_a_case_is_skipped_only_when_no_time_of_it_is_valid():
     assert timed.skip_reasons(CASE) == []
     assert untimed.skip_reasons(CASE) == ["invalid: below its roofline"]
     assert exact_only.skip_reasons(CASE) == []
+
+
+def test_what_others_did_is_no_check_and_no_time_of_ours():
+    own, theirs = (
+        Check(case=CASE, op="verify", provider=name, metric="out_error", value=None, limit=1e-3, passed=False)
+        for name in ("recoverssm", "theirs")
+    )
+    record = record_of(0, ours=None)
+    timed = msgspec.structs.replace(record.measurements[0], provider="theirs", value=1.0, status="ok")
+    changed = {"measurements": [*record.measurements, timed], "checks": [own, theirs]}
+
+    found = processes_of([msgspec.structs.replace(record, **changed, peers=[PeerFacts(name="theirs")])])
+
+    assert found.checks(CASE) == [own]
+    assert found.skip_reasons(CASE) == ["invalid: below its roofline"]
 
 
 def test_the_worst_verdict_is_taken_from_gated_ones():

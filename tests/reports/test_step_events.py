@@ -54,6 +54,12 @@ def test_a_step_is_an_event_with_its_commits_though_no_night_was_judged_worse(tm
     assert row.bisect.startswith(f"python -m ci bisect {'13' * 20} {'14' * 20} --case {NAME} --op verify")
 
 
+def test_a_step_of_another_projects_kernel_is_no_event(tmp_path):
+    theirs = {f"day_{day}": NightPlan(day, speed=slower, others=("recoverssm",)) for day in range(STEP_DAY, 19)}
+
+    assert rows(tmp_path, plans(18, **theirs)) == []
+
+
 def test_a_step_that_a_verdict_tells_of_is_told_once(tmp_path):
     red = NightPlan(STEP_DAY, speed=slower, exit_code=1, red_case=NAME, base=STEP_DAY - 1)
 
