@@ -138,14 +138,14 @@ class Processes:
 
     def line(self, series: Series, case: str) -> Line | None:
         """A series as its first process has it that says what one call moves; without such a one, its first."""
-        key = _key(series, case)
+        key = full_key(series, case)
         places = ((shape, shape.places.get(key)) for shape in self.shapes)
         found = [shape.lines[place] for shape, place in places if place is not None]
         return next((line for line in found if line.read_bytes is not None), found[0] if found else None)
 
     def values(self, series: Series, case: str, name: ColumnName = "values") -> list[float]:
         """One per process, NaN where it has no valid one."""
-        key = _key(series, case)
+        key = full_key(series, case)
         if self._alike is not None:
             place = self._alike.places.get(key)
             columns = self._arrays[name]
@@ -156,7 +156,7 @@ class Processes:
 
     def problems(self, series: Series, case: str) -> list[str]:
         """Why processes have no value, each reason once; empty where none was asked for one."""
-        key = _key(series, case)
+        key = full_key(series, case)
         found = []
         for columns in self._columns:
             place = columns.shape.places.get(key)
@@ -176,7 +176,7 @@ class Processes:
 
     def bandwidth(self, series: Series, case: str) -> Figure:
         """Compulsory bytes of one call over its time, in bytes per second."""
-        key, rates = _key(series, case), []
+        key, rates = full_key(series, case), []
         for columns in self._columns:
             place = columns.shape.places.get(key)
             if place is not None and (value := columns.values[place]) > 0:
@@ -319,7 +319,7 @@ def overhead(value: float, base: float) -> float:
     return value / base - 1
 
 
-def _key(series: Series, case: str) -> Key:
+def full_key(series: Series, case: str) -> Key:
     return (series.metric, series.op, series.provider, case, series.contract)
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from benchmarks.harness import migrations, records
-from benchmarks.harness.records import Head, decode_record, samples_path
+from benchmarks.harness.records import Head, Night, decode_night, decode_record, samples_path
 from benchmarks.harness.store import check_samples
 from reports import process
 from reports.process import Columns, Line, Problem, Process, Shape
@@ -49,6 +49,7 @@ class Digests:
         self._path = path
         self._found, self._whole = _load(path) if path else ({}, frozenset())
         self._used: dict[bytes, Process] = {}
+        self.nights: dict[str, bytes] = {}  # SHA-256 by id
         self._seen: set[Frame] = set()
         self._shapes = {one.columns.shape.lines: one.columns.shape for one in self._found.values()}
 
@@ -58,6 +59,12 @@ class Digests:
         if source not in self._used:
             self._used[source] = self._found.get(source) or self._read(data, source)
         return self._used[source]
+
+    def night(self, data: bytes) -> Night:
+        """Of the bytes of its file, whose SHA-256 is kept. Raises as ``decode_night``."""
+        night = decode_night(data)
+        self.nights[night.id] = hashlib.sha256(data).digest()
+        return night
 
     def check(self, record_path: Path) -> None:
         """The frame of a record's samples. Raises as ``check_samples``."""

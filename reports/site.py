@@ -121,6 +121,7 @@ class _Files:
 
     def __init__(self, out: Path) -> None:
         self.out, self._wanted = out, {out / MARKER}
+        self._folders: set[Path] = set()
 
     @property
     def num_written(self) -> int:
@@ -157,7 +158,9 @@ class _Files:
 
     def _place(self, place: str) -> Path:
         path = self.out / place
-        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.parent not in self._folders:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._folders.add(path.parent)
         self._wanted.add(path)
         return path
 

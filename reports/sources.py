@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from benchmarks.harness.records import Check, Head, Night, Record, decode_record
+from benchmarks.harness.records import Check, Head, Night, Record, decode_checks
 from benchmarks.harness.store import Store, open_store
 from ci.policy import Aliases, load_aliases
 from reports.derive import Processes
@@ -54,6 +54,7 @@ class History(Stored[Process]):
     """What pages are made of: records with their measurements in columns."""
 
     aliases: Aliases = field(default_factory=Aliases)  # whose new names stand here for the old ones
+    hashes: dict[str, bytes] = field(default_factory=dict)  # SHA-256 of nights' files, by id
     _processes: dict[str, Processes] = field(default_factory=dict)
 
     def processes(self, night: Night) -> Processes:
@@ -65,7 +66,13 @@ class History(Stored[Process]):
 
     def checks(self, id_: str) -> list[Check]:
         """Of one record, from its file: few pages ask, and of few nights."""
-        return self.aliases.renamed(decode_record(self.paths[id_].read_bytes())).checks
+        checks = decode_checks(self.paths[id_].read_bytes())
+        names = self.aliases.names({check.case for check in checks})
+        return [
+            replace(one, case=names[one.case]) if names[one.case] != one.case else one
+            for one in checks
+            if one.case in names
+        ]
 
     def renamed(self, process: Process) -> Process:
         """With today's names of its cases, as ``Aliases.renamed`` says."""
@@ -79,7 +86,7 @@ class History(Stored[Process]):
         """SHA-256 of all that is known of one GPU model: nights, the records of each, and those of backfills."""
         told = hashlib.sha256(msgspec.json.encode(self.aliases))
         for night in self.of(model):
-            told.update(msgspec.json.encode(night))
+            told.update(self.hashes.get(night.id) or msgspec.json.encode(night))
             for id_ in night.all_records:
                 told.update(self.records[id_].source if id_ in self.records else b"absent")
         for record in sorted(self.records.values(), key=lambda record: record.id):
@@ -105,7 +112,10 @@ def read_stores(specs: Sequence[str], digests: Digests | None = None, aliases: A
     digests = Digests() if digests is None else digests
     history = History(aliases=load_aliases() if aliases is None else aliases)
     for store in _open(specs):
-        _add(history, store, map(history.renamed, store.read_each(digests.process, digests.check)))
+        records = store.read_each(digests.process, digests.check)
+        _add(history, store, store.nights(decode=digests.night), map(history.renamed, records))
+        for id_, told in digests.nights.items():
+            history.hashes.setdefault(id_, told)
     if history.aliases.alias:
         history.nights = {id_: _renamed(night, history.aliases) for id_, night in history.nights.items()}
     return history
@@ -115,7 +125,7 @@ def read_records(specs: Sequence[str]) -> Stored[Record]:
     """Read folders or ``branch:NAME`` with every measurement, under the names that cases had. Raises likewise."""
     found, sharing = Stored[Record](), Sharing()
     for store in _open(specs):
-        _add(found, store, map(sharing.record, store.each_record()))
+        _add(found, store, map(sharing.night, store.nights()), map(sharing.record, store.each_record()))
     return found
 
 
@@ -128,8 +138,8 @@ def _open(specs: Sequence[str]) -> Iterator[Store]:
         yield store
 
 
-def _add(found: Stored[R], store: Store, records: Iterable[R]) -> None:
-    for night in store.nights():
+def _add(found: Stored[R], store: Store, nights: Iterable[Night], records: Iterable[R]) -> None:
+    for night in nights:
         if found.nights.setdefault(night.id, night) is night:
             found.paths[night.id] = store.folder / "nights" / night.gpu_model / f"{night.id}.json"
     for record in records:

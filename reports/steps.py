@@ -1,14 +1,12 @@
 """Levels and lasting steps of timed series over nights: for the page of series, and as events beside verdicts."""
 
 import itertools
-import math
 import statistics
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from benchmarks.harness.stats.change_point import MIN_PROCESSES, steps
 from ci.config import Thresholds
-from reports.derive import Figure, Series
+from reports.derive import Series, full_key
 from reports.pages.timeline import INVALID, Timeline
 
 EXACT = ("exact", "static")
@@ -62,25 +60,25 @@ class Segments:
     missing: str = ""
 
 
-def segments(line: Timeline, figures: Sequence[Figure], limit_pct: float) -> Segments:
+def segments(line: Timeline, key: Series, case: str, limit_pct: float) -> Segments:
     """Levels and steps of one series, environment by environment, as ``ci trends`` finds them.
 
     A night counts with five processes or more; one that was judged invalid counts for nothing. Values are as
     measured, adjusted by no control.
 
     Args:
-        figures: one per night of the timeline.
         limit_pct: the least change that is a step.
     """
+    medians, counts = line.grid.nights(line.grid.values(full_key(key, case)))
+    counts_at_all = (counts >= MIN_PROCESSES) & (medians > 0)
     levels: list[Level] = []
     changes: list[Change] = []
     missing = ""
     for environment in range(len(line.environments)):
         known = [
-            (place, value)
-            for place, (moment, figure) in enumerate(zip(line.moments, figures, strict=True))
-            if moment.environment == environment and moment.night.exit_code != INVALID
-            if figure.n >= MIN_PROCESSES and (value := figure.median) is not None and math.isfinite(value) and value > 0
+            (place, float(medians[place]))
+            for place, moment in enumerate(line.moments)
+            if moment.environment == environment and moment.night.exit_code != INVALID and counts_at_all[place]
         ]
         try:
             found = steps([value for _, value in known], limit_pct)
@@ -102,9 +100,8 @@ def steps_of(line: Timeline, thresholds: Thresholds) -> dict[str, Segments]:
         newest = line.newest(case)
         for key in keys:
             if key.contract not in EXACT:
-                figures = [moment.processes.figure(key, case) for moment in line.moments]
                 limit_pct = Rule.of(line, case, key, newest.num_requests if newest else 0, thresholds).limit_pct
-                found[step_name(key, case)] = segments(line, figures, limit_pct)
+                found[step_name(key, case)] = segments(line, key, case, limit_pct)
     return found
 
 

@@ -410,9 +410,20 @@ def decode_record(data: bytes) -> Record:
     return _decode(data, "record", Record)
 
 
+def decode_checks(data: bytes) -> list[Check]:
+    """Of a record of any schema version, whose other parts are passed over. Raises as ``_decode``."""
+    if schema_version(data) == SCHEMA_VERSION:
+        return msgspec.json.decode(data, type=_Checks).checks
+    return decode_record(data).checks
+
+
 def decode_night(data: bytes) -> Night:
     """Of any schema version. Raises as ``_decode``."""
     return _decode(data, "night", Night)
+
+
+class _Checks(msgspec.Struct, frozen=True):
+    checks: list[Check]
 
 
 class Header(msgspec.Struct, frozen=True):

@@ -200,9 +200,9 @@ class Store:
         for path in self._files("nights", None):
             self._read(path, partial(decode_header, kind="night"))
 
-    def nights(self, gpu_model: str | None = None) -> list[Night]:
-        """Readable nights in order of time, of one GPU model or of all."""
-        found = [self._read(path, decode_night) for path in self._files("nights", None, gpu_model or "*")]
+    def nights(self, gpu_model: str | None = None, *, decode: Callable[[bytes], Night] = decode_night) -> list[Night]:
+        """Readable nights in order of time, of one GPU model or of all, each as ``decode`` makes it of its file."""
+        found = [self._read(path, decode) for path in self._files("nights", None, gpu_model or "*")]
         return [night for night in found if night is not None]
 
     def last_accepted_night(self, gpu_model: str, environment: Environment, *, host: bool = False) -> Night | None:

@@ -9,10 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from benchmarks.harness.records import Verdict
 from ci.config import Thresholds, load_thresholds
 from reports import text
-from reports.derive import COMMIT, Figure, Series
+from reports.derive import COMMIT, Series, full_key
+from reports.grid import Floats
 from reports.pages.page import PLOTS, Content, Data, Page, Part, Site
 from reports.pages.samples import SHOWN_NIGHTS, night_samples, samples_hash
 from reports.pages.timeline import Timeline, model_name, timeline_data
@@ -109,15 +112,16 @@ def _series(
     line: Timeline, case: str, key: Series, verdicts: Sequence[Verdict | None], rule: Rule, found: Segments
 ) -> dict[str, Any]:
     lines = (moment.processes.line(key, case) for moment in line.moments)
-    values = [value for moment in line.moments for value in moment.processes.values(key, case)]
-    figures = [moment.processes.figure(key, case) for moment in line.moments]
+    values = line.grid.values(full_key(key, case))
+    medians, counts = line.grid.nights(values)
+    empty = {place: line.moments[place].processes.figure(key, case).reason for place in np.flatnonzero(counts == 0)}
     return {
         "key": "/".join(key),
         "name": f"{key.op}, {key.provider}, {key.metric}, {key.contract}",
         "unit": next((one.unit for one in lines if one is not None), ""),
-        "values": [None if math.isnan(value) else value for value in values],
-        "medians": [figure.median for figure in figures],
-        "reasons": {place: figure.reason for place, figure in enumerate(figures) if _says_more(figure)},
+        "values": _listed(values),
+        "medians": _listed(medians),
+        "reasons": {int(place): reason for place, reason in empty.items() if reason != "not measured"},
         "verdicts": [verdict.verdict if verdict is not None else "" for verdict in verdicts],
         "better": rule.better,
         "limit_pct": rule.limit_pct if key.contract not in EXACT else None,
@@ -127,5 +131,5 @@ def _series(
     }
 
 
-def _says_more(figure: Figure) -> bool:
-    return not figure.n and figure.reason != "not measured"
+def _listed(values: Floats) -> list[float | None]:
+    return [None if math.isnan(value) else value for value in values.tolist()]

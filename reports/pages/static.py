@@ -34,8 +34,11 @@ SHORT = {  # of METRICS, for a column's head
 
 def load(site: Site) -> Content:
     if not site.history.archs():
-        how = "python -m ci nightly compiles what its cases launch; python -m ci static prints the same figures"
-        return Content(missing=f"No night of these stores has compiled kernels. {how}.")
+        how = (
+            "make nightly records one on any machine, with or without a GPU (python -m ci nightly compiles what its "
+            "cases launch for sm_90, sm_100 and sm_103); python -m ci static prints the same figures of a checkout"
+        )
+        return Content(missing=f"No night of these stores has compiled kernels: {how}.")
     return document_content(PAGE.name, static_document(site))
 
 

@@ -2,11 +2,13 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from benchmarks.harness.records import Case, Environment, Night, Verdict
 from reports import derive, text
 from reports.derive import Processes, Series
+from reports.grid import Grid
 from reports.process import Process
 from reports.sources import CPU, History
 from reports.views import EXIT_WORDS, raw_links
@@ -42,13 +44,17 @@ class Moment:
         return self._verdicts.get(case, [])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Timeline:
     """All nights of one GPU model that have readable records, oldest first."""
 
     model: str
     moments: Sequence[Moment]
     environments: Sequence[Environment] = field(default_factory=list)
+
+    @cached_property
+    def grid(self) -> Grid:
+        return Grid([[record.columns for record in moment.processes.records] for moment in self.moments])
 
     @property
     def is_static(self) -> bool:

@@ -14,7 +14,7 @@ from benchmarks.harness.samples import SampleSeries, samples_table
 from benchmarks.harness.store import Store
 from ci.config import load_thresholds
 from reports.addresses import series_address
-from reports.derive import COMMIT, VERIFY, Series
+from reports.derive import COMMIT, VERIFY
 from reports.pages.samples import SHOWN_NIGHTS, night_samples
 from reports.pages.series import case_series
 from reports.pages.timeline import Timeline, timeline, timeline_data
@@ -42,10 +42,6 @@ def slower(op: str, provider: str) -> float:
     return 1.05 if (op, provider) == ("verify", "recoverssm") else 1.0
 
 
-def figures_of(line: Timeline, series: Series = VERIFY) -> list:
-    return [moment.processes.figure(series, NAME) for moment in line.moments]
-
-
 @pytest.fixture(scope="module")
 def long_line(tmp_path_factory: pytest.TempPathFactory) -> Timeline:
     """Eighteen nights; verify is 5 % slower from the fourteenth on."""
@@ -54,7 +50,7 @@ def long_line(tmp_path_factory: pytest.TempPathFactory) -> Timeline:
 
 
 def test_a_lasting_step_lies_at_its_first_night_between_two_levels(long_line):
-    found = segments(long_line, figures_of(long_line), limit_pct=1.5)
+    found = segments(long_line, VERIFY, NAME, limit_pct=1.5)
 
     (change,) = found.changes
     assert (change.night, change.nights_before, change.nights_after) == (13, 13, 5)
@@ -64,7 +60,7 @@ def test_a_lasting_step_lies_at_its_first_night_between_two_levels(long_line):
 
 
 def test_a_series_that_kept_its_level_has_no_step(long_line):
-    assert segments(long_line, figures_of(long_line, COMMIT), limit_pct=1.5).changes == ()
+    assert segments(long_line, COMMIT, NAME, limit_pct=1.5).changes == ()
 
 
 def test_a_change_of_environment_cuts_and_is_no_step(tmp_path):
@@ -73,7 +69,7 @@ def test_a_change_of_environment_cuts_and_is_no_step(tmp_path):
     plans += [NightPlan(18)]
 
     line = timeline(history_of(tmp_path / "store", plans), "nvidia-h200")
-    found = segments(line, figures_of(line), limit_pct=1.5)
+    found = segments(line, VERIFY, NAME, limit_pct=1.5)
 
     assert found.changes == ()
     assert [(level.first, level.last) for level in found.levels] == [(0, 17), (13, 16)]  # the first came back
@@ -83,7 +79,7 @@ def test_a_change_of_environment_cuts_and_is_no_step(tmp_path):
 def test_a_night_that_was_judged_invalid_makes_no_level(tmp_path):
     line = timeline(history_of(tmp_path / "store", [NightPlan(1), NightPlan(2, exit_code=4)]), "nvidia-h200")
 
-    (level,) = segments(line, figures_of(line), limit_pct=1.5).levels
+    (level,) = segments(line, VERIFY, NAME, limit_pct=1.5).levels
 
     assert (level.first, level.last) == (0, 0)
 
@@ -93,7 +89,7 @@ def test_without_ruptures_levels_are_there_and_the_page_says_what_is_not(long_li
         raise ModuleNotFoundError("No module named 'ruptures'")
 
     monkeypatch.setattr("reports.steps.steps", absent)
-    found = segments(long_line, figures_of(long_line), limit_pct=1.5)
+    found = segments(long_line, VERIFY, NAME, limit_pct=1.5)
 
     assert len(found.levels) == 1
     assert "ruptures" in found.missing
