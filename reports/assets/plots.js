@@ -1,7 +1,7 @@
 // Figures. plotly-basic.min.js is large, so it is loaded when the first figure comes near the window.
 "use strict";
 
-const NARROW_PX = 620;
+const NARROW_PX = 620, PLOTLY = "assets/plotly-basic.min.js";
 const drawn = new Map(); // chart element -> function that draws it again
 
 function colours() {
@@ -62,7 +62,7 @@ function whenNear(element, draw) {
   new IntersectionObserver((entries, observer) => {
     if (!entries.some((entry) => entry.isIntersecting)) return;
     observer.disconnect();
-    loadScript("assets/plotly-basic.min.js").then(() => {
+    loadScript(PLOTLY).then(() => {
       element.near = () => element.pending();
       element.pending();
     }, () => say(element, "This figure needs assets/plotly-basic.min.js, which did not load. The tables hold the same numbers."));

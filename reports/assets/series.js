@@ -3,6 +3,7 @@
 
 const choice = Object.fromEntries(["gpu", "case", "series", "x"].map((name) => [name, document.querySelector(`[data-choose=${name}]`)]));
 const part = (name) => document.querySelector(`[data-part=${name}]`);
+const FIRST_ROWS = 60;
 let turn = 0; // of the newest choice; what an earlier one still loads is not shown
 
 function fillChoice(select, options, wanted) {
@@ -14,6 +15,7 @@ function fillChoice(select, options, wanted) {
 // What the address asks for, or the nearest that there is.
 async function show(state) {
   const mine = ++turn;
+  loadScript(PLOTLY).catch(() => {}); // while data come; who draws says it when it did not
   if ([...choice.gpu.options].some((option) => option.value === state.gpu)) choice.gpu.value = state.gpu;
   const slug = choice.gpu.value;
   const timeline = await loadData(`${slug}/timeline`);
@@ -37,7 +39,7 @@ async function show(state) {
     chart.removeAllListeners("plotly_click");
     chart.on("plotly_click", ({ points }) => pageState.set({ ...chosen(), night: timeline.nights[points[0].customdata].id }));
   });
-  fillNights(timeline, series, night);
+  fillNights(mine, timeline, series, night);
   await showSamples(mine, slug, timeline, name, series, night);
 }
 
@@ -61,21 +63,29 @@ function commitBefore(timeline, series, night) {
   return "unknown";
 }
 
-function fillNights(timeline, series, selected) {
-  const rows = timeline.nights.map((night, index) => ({ night, index })).filter(({ index }) => series.medians[index] !== null || series.reasons[index]).reverse();
-  part("nights").replaceChildren(...rows.map(({ night, index }) => {
-    const own = timeline.processes.map((process, place) => [process, series.values[place]]).filter(([process, value]) => process.night === index && value !== null);
-    const pick = make("button", { type: "button", textContent: night.when });
-    pick.addEventListener("click", () => { pageState.set({ ...chosen(), night: night.id }); part("samples").scrollIntoView({ block: "nearest" }); });
-    const cell = (text, className = "") => make("td", { textContent: text, className });
-    const row = make("tr", { className: index === selected ? "selected" : "" }, make("th", { scope: "row" }, pick),
-      cell(series.medians[index] === null ? series.reasons[index] : withUnit(series.medians[index], series.unit), "number"),
-      cell(reach(own.map(([, value]) => value), series.unit)), cell(String(own.length), "number"),
-      cell([...new Set(own.map(([process]) => timeline.cards[process.card]))].join(", ")),
-      cell(night.commit), cell(night.set), cell(series.verdicts[index] || "none", `verdict ${series.verdicts[index]}`), cell(night.cut || "as before"), make("td", {}, ...rawLinks(night.raw)));
-    if (index === selected) row.setAttribute("aria-current", "true");
-    return row;
-  }));
+// The newest rows at once, for they are what is seen; the others when nothing else is to be done.
+function fillNights(mine, timeline, series, selected) {
+  const own = timeline.nights.map(() => []);
+  timeline.processes.forEach((process, place) => { if (series.values[place] !== null) own[process.night].push([process, series.values[place]]); });
+  const shown = timeline.nights.map((_, index) => index).filter((index) => series.medians[index] !== null || series.reasons[index]).reverse();
+  const rows = (places) => places.map((index) => nightRow(timeline, series, index, own[index], index === selected));
+  const first = Math.max(FIRST_ROWS, shown.indexOf(selected) + 1);
+  part("nights").replaceChildren(...rows(shown.slice(0, first)));
+  if (shown.length > first) requestIdleCallback(() => { if (mine === turn) part("nights").append(...rows(shown.slice(first))); }, { timeout: 2000 });
+}
+
+function nightRow(timeline, series, index, own, isSelected) {
+  const night = timeline.nights[index];
+  const pick = make("button", { type: "button", textContent: night.when });
+  pick.addEventListener("click", () => { pageState.set({ ...chosen(), night: night.id }); part("samples").scrollIntoView({ block: "nearest" }); });
+  const cell = (text, className = "") => make("td", { textContent: text, className });
+  const row = make("tr", { className: isSelected ? "selected" : "" }, make("th", { scope: "row" }, pick),
+    cell(series.medians[index] === null ? series.reasons[index] : withUnit(series.medians[index], series.unit), "number"),
+    cell(reach(own.map(([, value]) => value), series.unit)), cell(String(own.length), "number"),
+    cell([...new Set(own.map(([process]) => timeline.cards[process.card]))].join(", ")),
+    cell(night.commit), cell(night.set), cell(series.verdicts[index] || "none", `verdict ${series.verdicts[index]}`), cell(night.cut || "as before"), make("td", {}, ...rawLinks(night.raw)));
+  if (isSelected) row.setAttribute("aria-current", "true");
+  return row;
 }
 
 async function showSamples(mine, slug, timeline, name, series, night) {

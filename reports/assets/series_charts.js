@@ -3,6 +3,7 @@
 
 const CARD_SYMBOLS = ["circle", "square", "diamond", "triangle-up", "cross", "star", "pentagon", "hexagon"];
 const MAIN_FROM = 0.42; // share of the figure's height that lanes lie below
+const WHOLE_NIGHTS = 60; // the newest ones, of which every process is drawn; older ones by their extremes, or a page of 400 is slow
 
 // Cards share a hue and differ by shade and by shape.
 const shade = (place) => 1 - 0.18 * (place % 4);
@@ -18,9 +19,20 @@ function orderTicks(timeline) {
   return { tickmode: "array", tickvals: values, ticktext: values.map((index) => timeline.nights[index].utc.slice(0, 10)) };
 }
 
-function dotTraces(timeline, series, x, c) {
+// Places of the processes that are drawn: all of the newest nights with a value, the lowest and the highest of each older one.
+function drawnProcesses(timeline, series) {
+  const byNight = new Map();
+  timeline.processes.forEach(({ night }, index) => {
+    if (series.values[index] !== null) byNight.set(night, [...(byNight.get(night) ?? []), index]);
+  });
+  const oldest = [...byNight.keys()].at(-WHOLE_NIGHTS) ?? 0;
+  const ends = (own) => [own.reduce((a, b) => (series.values[b] < series.values[a] ? b : a)), own.reduce((a, b) => (series.values[b] > series.values[a] ? b : a))];
+  return new Set([...byNight].flatMap(([night, own]) => (night < oldest ? ends(own) : own)));
+}
+
+function dotTraces(timeline, series, x, c, drawn) {
   return timeline.cards.map((card, place) => {
-    const own = timeline.processes.map((process, index) => [process, index]).filter(([process, index]) => process.card === place && series.values[index] !== null);
+    const own = timeline.processes.map((process, index) => [process, index]).filter(([process, index]) => process.card === place && drawn.has(index));
     return {
       name: `card ${card}`, showlegend: timeline.cards.length > 1, mode: "markers",
       x: own.map(([process]) => x[process.night]), y: own.map(([, index]) => series.values[index]),
@@ -59,13 +71,15 @@ function verdictTraces(timeline, series, x, c) {
   });
 }
 
-function laneTraces(timeline, lanes, x, c) {
+function laneTraces(timeline, lanes, x, c, drawn) {
+  const own = timeline.processes.map((process, index) => ({ ...process, index })).filter(({ index }) => drawn.has(index));
   return lanes.map((lane, row) => ({
-    name: lane.title, showlegend: false, mode: "markers", yaxis: `y${row + 2}`,
-    x: timeline.processes.map((process) => x[process.night]), y: lane.values,
-    customdata: timeline.processes.map((process) => process.night),
-    text: timeline.processes.map((process) => timeline.nights[process.night].when),
-    marker: { color: c.quiet, size: 4, symbol: timeline.processes.map((process) => CARD_SYMBOLS[process.card % CARD_SYMBOLS.length]) },
+    name: lane.title, showlegend: false, yaxis: `y${row + 2}`,
+    mode: timeline.nights.length > WHOLE_NIGHTS ? "lines" : "markers", line: { color: c.quiet, width: 1 },
+    x: own.map(({ night }) => x[night]), y: own.map(({ index }) => lane.values[index]),
+    customdata: own.map(({ night }) => night),
+    text: own.map(({ night }) => timeline.nights[night].when),
+    marker: { color: c.quiet, size: 4, symbol: timeline.cards.length > 1 ? own.map(({ card }) => CARD_SYMBOLS[card % CARD_SYMBOLS.length]) : CARD_SYMBOLS[0] },
     hovertemplate: `%{text}<br>${lane.title}: %{y} ${lane.unit}<extra></extra>`,
   }));
 }
@@ -97,7 +111,7 @@ function drawSeries(element, timeline, series, { byOrder, selected }) {
   const lanes = timeline.lanes.filter((lane) => !lane.missing);
   const even = byOrder || timeline.nights.length === 1; // a date axis of one night shows milliseconds
   return plot(element, (c) => {
-    const x = places(timeline, even), narrow = element.clientWidth < NARROW_PX;
+    const x = places(timeline, even), narrow = element.clientWidth < NARROW_PX, drawn = drawnProcesses(timeline, series);
     const layout = { ...baseLayout(c), ...uprights(timeline, series, x, selected, c) };
     const from = lanes.length ? MAIN_FROM : 0, height = lanes.length ? MAIN_FROM / lanes.length : 0;
     layout.yaxis = { ...layout.yaxis, domain: [from + (lanes.length ? 0.03 : 0), 1], title: { text: valueTitle(series, narrow) }, tickformat: ",~g" };
@@ -107,7 +121,7 @@ function drawSeries(element, timeline, series, { byOrder, selected }) {
     });
     const axis = { ...layout.xaxis, title: { text: even ? "nights in order (UTC)" : "night (UTC)" }, anchor: lanes.length ? `y${lanes.length + 1}` : "y" };
     layout.xaxis = even ? { ...axis, ...orderTicks(timeline) } : { ...axis, type: "date", hoverformat: "%Y-%m-%d %H:%M UTC" };
-    return [[...laneTraces(timeline, lanes, x, c), ...dotTraces(timeline, series, x, c), levelTrace(series, x, c), medianTrace(timeline, series, x, c), ...verdictTraces(timeline, series, x, c)], layout];
+    return [[...laneTraces(timeline, lanes, x, c, drawn), ...dotTraces(timeline, series, x, c, drawn), levelTrace(series, x, c), medianTrace(timeline, series, x, c), ...verdictTraces(timeline, series, x, c)], layout];
   });
 }
 
