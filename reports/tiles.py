@@ -160,4 +160,11 @@ def sparkline(values: Sequence[float | None], breaks: set[int] | None = None) ->
         y = SPARK_HEIGHT - SPARK_MARGIN - (SPARK_HEIGHT - 2 * SPARK_MARGIN) * height
         pieces.append(f"{'L' if pen_down and index not in (breaks or ()) else 'M'}{x:.1f} {y:.1f}")
         pen_down = True
-    return "".join(pieces), round(x, 1), round(y, 1)
+    alone = [
+        piece[0] == "M" and (not after or after[0] == "M")
+        for piece, after in zip(pieces, [*pieces[1:], ""], strict=True)
+    ]
+    drawn = [
+        piece + "h0" * is_alone for piece, is_alone in zip(pieces, alone, strict=True)
+    ]  # a dot, where caps are round
+    return "".join(drawn), round(x, 1), round(y, 1)

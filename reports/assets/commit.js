@@ -41,7 +41,7 @@ function drawLines(element, index, data, figure) {
     const layout = baseLayout(c), narrow = element.clientWidth < NARROW_PX, every = Math.ceil(points.length / (narrow ? 4 : 14));
     const traces = Object.entries(lines).flatMap(([name, values]) => lineTraces(points, name, values, c));
     const ticks = points.map((_, place) => place).filter((place) => place % every === 0);
-    layout.xaxis = { ...layout.xaxis, title: { text: "commits, oldest first" }, tickmode: "array", tickvals: ticks, ticktext: ticks.map((place) => points[place].commit.slice(0, 8)), range: [-0.5, points.length - 0.5] };
+    layout.xaxis = { ...layout.xaxis, title: { text: narrow ? "" : "commits, oldest first" }, tickmode: "array", tickvals: ticks, ticktext: ticks.map((place) => points[place].commit.slice(0, 8)), range: [-0.5, points.length - 0.5] };
     const what = figure === "step" ? "step" : "commit";
     layout.yaxis = { ...layout.yaxis, title: { text: narrow ? "µs" : `${what}, all layers, µs (lower is better)` }, tickformat: ",~g", rangemode: "tozero" };
     layout.shapes = []; layout.annotations = [];
