@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import shutil
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -65,30 +66,66 @@ def build_site(
     files, kept = _Files(out), kept or Kept(None)
     site = Site(history, now or datetime.now(UTC), raw, trust=trust or Trust(), kept=kept)
     contents = {page: page.load(site) for page in PAGES}
-    for page, content in contents.items():
-        for item in content.data:
-            if isinstance(item, Part):
-                _write_part(item, files, kept)
-            else:
-                _write_data(item, files)
-        for place, body in content.files:
-            files.write(place, body)
-        files.write(f"{page.name}.html", _render(page, contents, site).encode())
-    for asset in (Path(__file__).parent / "assets").iterdir():
-        files.copy(f"assets/{asset.name}", asset)
-    for vendored in VENDORED:
-        files.copy(f"assets/{vendored}", Path(__file__).parent / "vendor" / vendored)
+    for page in contents:
+        _write_page(page, contents, site, files)
+    _write_assets(files)
     if raw:
-        for path in history.paths.values():
-            for source in (path, path.with_suffix(".parquet")):
-                if source.is_file():
-                    files.copy(str(raw_place(source)), source)
+        _copy_raw(history.paths.values(), files)
     files.write("schema.json", json.dumps(json_schema(), indent=1).encode() + b"\n")
     files.remove_others()
     gpu, cpu, compiled = (
         sum(len(history.of(model)) for model in models) for models in (history.gpu_models(), [CPU], history.archs())
     )
     return Built(out / "index.html", gpu, cpu, compiled, files.num_written)
+
+
+def build_today(
+    history: History, out: Path, *, newest: int | None = None, raw: bool = True, now: datetime | None = None
+) -> Path:
+    """Write the first page alone, into a new folder or over that of a whole site, whose other pages stay; returns it.
+
+    Args:
+        newest: how many nights of each GPU model ``history`` holds at most, as the page says; None for all.
+    Raises:
+        ForeignFolderError: before anything is written.
+    """
+    _claim(out)
+    files, site = _Files(out), Site(history, now or datetime.now(UTC), raw, newest=newest)
+    today, *others = PAGES
+    absent = Content(missing="This page was not built: python -m reports build")
+    there = Content()
+    contents = {today: today.load(site)}
+    contents |= {page: there if (out / f"{page.name}.html").exists() else absent for page in others}
+    _write_page(today, contents, site, files)
+    _write_assets(files)
+    if raw:
+        _copy_raw((history.paths[history.of(view.model)[-1].id] for view in site.models), files)
+    return out / "index.html"
+
+
+def _write_page(page: Page, contents: dict[Page, Content], site: Site, files: "_Files") -> None:
+    for item in contents[page].data:
+        if isinstance(item, Part):
+            _write_part(item, files, site.kept)
+        else:
+            _write_data(item, files)
+    for place, body in contents[page].files:
+        files.write(place, body)
+    files.write(f"{page.name}.html", _render(page, contents, site).encode())
+
+
+def _write_assets(files: "_Files") -> None:
+    for asset in (Path(__file__).parent / "assets").iterdir():
+        files.copy(f"assets/{asset.name}", asset)
+    for vendored in VENDORED:
+        files.copy(f"assets/{vendored}", Path(__file__).parent / "vendor" / vendored)
+
+
+def _copy_raw(paths: Iterable[Path], files: "_Files") -> None:
+    for path in paths:
+        for source in (path, path.with_suffix(".parquet")):
+            if source.is_file():
+                files.copy(str(raw_place(source)), source)
 
 
 def _write_part(part: Part, files: "_Files", kept: Kept) -> None:

@@ -114,10 +114,31 @@ def read_stores(specs: Sequence[str], digests: Digests | None = None, aliases: A
     for store in _open(specs):
         records = store.read_each(digests.process, digests.check)
         _add(history, store, store.nights(decode=digests.night), map(history.renamed, records))
-        for id_, told in digests.nights.items():
-            history.hashes.setdefault(id_, told)
-    if history.aliases.alias:
-        history.nights = {id_: _renamed(night, history.aliases) for id_, night in history.nights.items()}
+        _end(history, store, digests)
+    _rename_nights(history)
+    return history
+
+
+def read_newest(
+    specs: Sequence[str], count: int, digests: Digests | None = None, aliases: Aliases | None = None
+) -> History:
+    """As ``read_stores``, of the newest ``count`` nights of each GPU model and those that they were held against.
+
+    Samples are not looked at. What is read does not grow with the age of a store.
+    """
+    digests = Digests() if digests is None else digests
+    history = History(aliases=load_aliases() if aliases is None else aliases)
+    for store in _open(specs):
+        for model in store.gpu_models():
+            nights = store.nights(model, newest=count, decode=digests.night)
+            bases = {night.base_night for night in nights if night.base_night} - {night.id for night in nights}
+            if bases:
+                nights = [*store.nights(model, ids=bases, decode=digests.night), *nights]
+            wanted = {name for night in nights for name in night.all_records}
+            records = store.read_each(digests.process, None, wanted, model)
+            _add(history, store, nights, map(history.renamed, records))
+        _end(history, store, digests)
+    _rename_nights(history)
     return history
 
 
@@ -126,6 +147,7 @@ def read_records(specs: Sequence[str]) -> Stored[Record]:
     found, sharing = Stored[Record](), Sharing()
     for store in _open(specs):
         _add(found, store, map(sharing.night, store.nights()), map(sharing.record, store.each_record()))
+        _add_damaged(found, store)
     return found
 
 
@@ -146,7 +168,21 @@ def _add(found: Stored[R], store: Store, nights: Iterable[Night], records: Itera
         if found.records.setdefault(record.id, record) is record:
             model = record.environment.gpu_model
             found.paths[record.id] = store.folder / "records" / model / f"{record.id}.json"
+
+
+def _add_damaged(found: Stored[R], store: Store) -> None:
     found.damaged += [f"{store.folder.name}/{note}" for note in store.quarantined]
+
+
+def _end(history: History, store: Store, digests: Digests) -> None:
+    _add_damaged(history, store)
+    for id_, told in digests.nights.items():
+        history.hashes.setdefault(id_, told)
+
+
+def _rename_nights(history: History) -> None:
+    if history.aliases.alias:
+        history.nights = {id_: _renamed(night, history.aliases) for id_, night in history.nights.items()}
 
 
 def _renamed(night: Night, aliases: Aliases) -> Night:

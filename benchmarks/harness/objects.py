@@ -38,9 +38,12 @@ class Objects:
             raise MissingPackageError(f"{url}: needs fsspec: pip install 'recoverssm[remote]'") from error
         self.url = url.rstrip("/")
         self.protocol = url.partition("://")[0]
+        self.narrows_listings = self.protocol in PREFIX_LISTS
         try:
-            # No listing is kept: others write here too.
-            self._fs, root = fsspec.url_to_fs(self.url, use_listings_cache=False, skip_instance_cache=True)
+            # No listing is kept: others write here too. Objects are small: s3fs need not ask for each one's size first,
+            # to read it in parts.
+            options = {"max_concurrency": 1} if self.protocol in ("s3", "s3a") else {}
+            self._fs, root = fsspec.url_to_fs(self.url, use_listings_cache=False, skip_instance_cache=True, **options)
         except ImportError as error:
             raise MissingPackageError(f"{url}: {error} (s3: pip install 'recoverssm[remote]')") from error
         except ValueError as error:
@@ -60,7 +63,7 @@ class Objects:
 
     def facts(self, folder: str, prefix: str = "") -> dict[str, Fact]:
         """Objects below a folder whose own names begin with ``prefix``, by name from the URL on."""
-        narrowed = {"prefix": prefix} if prefix and self.protocol in PREFIX_LISTS else {}
+        narrowed = {"prefix": prefix} if prefix and self.narrows_listings else {}
         with self._explained("listed", folder):
             try:
                 found = self._fs.find(self._path(folder), detail=True, **narrowed)
@@ -79,11 +82,10 @@ class Objects:
         if not paths:
             return {}
         with self._explained("read", f"{len(paths)} objects"):
-            found = self._fs.cat(list(paths), on_error="return")
-        # With one path some packages return its content alone.
-        contents: Mapping[str, Any] = found if isinstance(found, dict) else {next(iter(paths)): found}
+            # As whole ranges: `cat` would first ask of each whether it is there.
+            contents = self._fs.cat_ranges(list(paths), None, None, on_error="return")
         got = {}
-        for path, content in contents.items():
+        for path, content in zip(paths, contents, strict=True):
             if isinstance(content, FileNotFoundError):
                 continue
             if isinstance(content, Exception):

@@ -6,6 +6,7 @@ name of its own, so writers never meet, and merging two stores is putting their 
 
 import os
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 BATCH = 200  # objects asked for at once: about a hundred MB of records in memory
 UNSENT = "unsent"  # folder of marks: what was stored here and may not have reached the URL
+RECENT_MONTHS = 6
 MONTH = len("202611")  # ids begin with their time
 
 
@@ -93,17 +95,26 @@ class RemoteStore(Store):
             self._listed[key] = {name: fact for name, fact in found.items() if name.endswith((".json", ".parquet"))}
         return self._listed[key] if whole is None else whole
 
-    def _fetch(self, kind: str, ids: set[str] | None, gpu_model: str = "*") -> None:
+    def gpu_models(self) -> list[str]:
+        return self._models_of("nights")
+
+    def _fetch(self, kind: Kind, ids: set[str] | None, gpu_model: str = "*") -> None:
         models = self._models_of(kind) if gpu_model == "*" else [gpu_model]
-        months = {""} if ids is None else {name[:MONTH] for name in ids}
         with self._locked():
             for model in models:
-                for month in sorted(months):
+                is_listed = ids is None or (kind, model, "") in self._listed
+                for month in [""] if is_listed else sorted({name[:MONTH] for name in ids or ()}):
                     listed = self._list(kind, model, month)
-                    wanted = [name for name in listed if ids is None or Path(name).stem in ids]
+                    wanted = [name for name in listed if ids is None or _id(name) in ids]
                     self._download([name for name in wanted if not self._has(name, listed[name])], listed)
                 if ids is None:
                     self._forget_removed(kind, model)
+
+    def _fetch_json(self, ids: set[str], gpu_model: str) -> None:
+        """Records of one GPU model without their samples, and without a listing: a record never changes."""
+        names = [f"records/{gpu_model}/{name}.json" for name in sorted(ids)]
+        with self._locked():
+            self._download([name for name in names if not (self.folder / name).exists()], {})
 
     def _has(self, name: str, fact: Fact) -> bool:
         path = self.folder / name
@@ -124,7 +135,7 @@ class RemoteStore(Store):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
                 aside.write_bytes(content)
-                if changed := listed[name].changed_ns:
+                if name in listed and (changed := listed[name].changed_ns):
                     os.utime(aside, ns=(changed, changed))
                 aside.replace(path)
                 self._read_now.add(name)
@@ -136,9 +147,32 @@ class RemoteStore(Store):
             if self._name(path) not in listed and not self._mark(path).exists():
                 path.unlink(missing_ok=True)
 
-    def _files(self, kind: str, ids: set[str] | None, gpu_model: str = "*") -> list[Path]:
-        self._fetch(kind, ids, gpu_model)
-        return super()._files(kind, ids, gpu_model)
+    def _files(
+        self, kind: Kind, ids: set[str] | None, gpu_model: str = "*", *, newest: int | None = None, samples: bool = True
+    ) -> list[Path]:
+        if newest is not None and ids is None and gpu_model != "*":
+            ids = self._newest(kind, gpu_model, newest)
+        if kind == "records" and ids is not None and gpu_model != "*" and not samples:
+            self._fetch_json(ids, gpu_model)
+        else:
+            self._fetch(kind, ids, gpu_model)
+        return super()._files(kind, ids, gpu_model, newest=newest)
+
+    def _newest(self, kind: Kind, model: str, count: int) -> set[str]:
+        """Ids of the newest so many, month by month from today on where a listing can be narrowed, so that years need
+        not be listed.
+        """
+        found: set[str] = set()
+        if self._objects.narrows_listings:
+            day = datetime.now(UTC) + timedelta(days=1)  # of a host whose clock is ahead
+            for _ in range(RECENT_MONTHS):
+                found |= {_id(name) for name in self._list(kind, model, f"{day:%Y%m}") if name.endswith(".json")}
+                day = day.replace(day=1) - timedelta(days=1)
+                if len(found) >= count:
+                    break
+        if len(found) < count:  # of a model that was not measured for long, or not so often
+            found = {_id(name) for name in self._list(kind, model) if name.endswith(".json")}
+        return set(sorted(found)[-count:])
 
     def _set_interrupted_aside(self) -> None:
         """What a killed download left here is no damage: it is fetched again."""
@@ -224,3 +258,8 @@ class RemoteStore(Store):
 
     def _mark(self, path: Path) -> Path:
         return self.folder / UNSENT / path.relative_to(self.folder)
+
+
+def _id(name: str) -> str:
+    """Of the record or night that an object is of."""
+    return name[name.rfind("/") + 1 : name.rfind(".")]

@@ -175,16 +175,20 @@ class Store:
         return self.read_each(decode_record, partial(check_samples, thorough=thorough), wanted)
 
     def read_each(
-        self, decode: Callable[[bytes], H], check: Callable[[Path], None], wanted: set[str] | None = None
+        self,
+        decode: Callable[[bytes], H],
+        check: Callable[[Path], None] | None,
+        wanted: set[str] | None = None,
+        gpu_model: str = "*",
     ) -> Iterator[H]:
         """``each_record``, each as ``decode`` makes it of its file; what that or ``check`` raises sets it aside.
 
         Args:
-            check: of a record's samples, by the path of its JSON.
+            check: of a record's samples, by the path of its JSON; None where samples are of no concern.
         """
         self._set_interrupted_aside()
-        for path in self._files("records", wanted):
-            record = self._read(path, decode, partial(check, path))
+        for path in self._files("records", wanted, gpu_model, samples=check is not None):
+            record = self._read(path, decode, None if check is None else partial(check, path))
             if record is not None:
                 yield record
 
@@ -200,10 +204,25 @@ class Store:
         for path in self._files("nights", None):
             self._read(path, partial(decode_header, kind="night"))
 
-    def nights(self, gpu_model: str | None = None, *, decode: Callable[[bytes], Night] = decode_night) -> list[Night]:
-        """Readable nights in order of time, of one GPU model or of all, each as ``decode`` makes it of its file."""
-        found = [self._read(path, decode) for path in self._files("nights", None, gpu_model or "*")]
-        return [night for night in found if night is not None]
+    def nights(
+        self,
+        gpu_model: str | None = None,
+        *,
+        newest: int | None = None,
+        ids: set[str] | None = None,
+        decode: Callable[[bytes], Night] = decode_night,
+    ) -> list[Night]:
+        """Readable nights in order of time, of one GPU model or of all; the newest so many, or those named.
+
+        Args:
+            decode: what makes a night of its file.
+        """
+        paths = self._files("nights", ids, gpu_model or "*", newest=newest)
+        return [night for path in paths if (night := self._read(path, decode)) is not None]
+
+    def gpu_models(self) -> list[str]:
+        """Those with a night, CPUs and architectures too."""
+        return sorted(path.name for path in (self.folder / "nights").glob("*") if FOLDER_NAME.fullmatch(path.name))
 
     def last_accepted_night(self, gpu_model: str, environment: Environment, *, host: bool = False) -> Night | None:
         """Newest accepted night measured in this environment; None when there is none.
@@ -241,9 +260,18 @@ class Store:
                 raise StoreError(f"{kind}: expected a plain name without folders, got {part!r}")
         return self.folder / kind / gpu_model / f"{name}.json"
 
-    def _files(self, kind: str, ids: set[str] | None, gpu_model: str = "*") -> list[Path]:
-        paths = (self.folder / kind).glob(f"{gpu_model}/*.json")
-        return sorted((path for path in paths if ids is None or path.stem in ids), key=lambda path: path.name)
+    def _files(
+        self, kind: Kind, ids: set[str] | None, gpu_model: str = "*", *, newest: int | None = None, samples: bool = True
+    ) -> list[Path]:
+        """JSON files in order of time. Without ``samples`` a store elsewhere need not bring those."""
+        if ids is not None and gpu_model != "*":
+            named = (self._path(kind, gpu_model, name) for name in ids)
+            paths = [path for path in named if path.exists()]
+        else:
+            found = (self.folder / kind).glob(f"{gpu_model}/*.json")
+            paths = [path for path in found if ids is None or path.stem in ids]
+        paths.sort(key=lambda path: path.name)
+        return paths if newest is None else paths[-newest:]
 
     def _read(self, path: Path, decode: Callable[[bytes], T], check: Callable[[], None] | None = None) -> T | None:
         try:

@@ -30,6 +30,7 @@ class Site:
     known: KnownRegressions = field(default_factory=load_known)  # whose regressions are
     trust: Trust = field(default_factory=Trust)
     kept: Kept = field(default_factory=lambda: Kept(None))
+    newest: int | None = None  # nights of each GPU model at most, where the history is no more than those
     _events: list[EventRow] | None = None
     _models: dict[str, ModelView] = field(default_factory=dict)
     _inputs: dict[str, bytes] = field(default_factory=dict)

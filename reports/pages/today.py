@@ -93,6 +93,7 @@ class TodayView:
     others: tuple[TodayModel, ...]  # CPU and architectures compiled for
     red: tuple[ModelView, ...]  # whose last night did not pass
     damaged: tuple[str, ...]
+    newest: int | None  # nights of each GPU model that this is made of; None for all
     stale_hours: int = int(STALE_AFTER.total_seconds() // 3600)
 
 
@@ -100,7 +101,7 @@ def load(site: Site) -> Content:
     red = tuple(view for view in site.models if view.newest.red)
     models = [_today(site, view) for view in site.models]
     gpus = tuple(models[: len(site.gpus)])
-    return Content(TodayView(gpus, tuple(models[len(gpus) :]), red, tuple(site.history.damaged)))
+    return Content(TodayView(gpus, tuple(models[len(gpus) :]), red, tuple(site.history.damaged), site.newest))
 
 
 PAGE = Page(
