@@ -35,7 +35,7 @@ def _saved(recorded: Recorded, case: BenchCase) -> Row:
         return Row(what, published, PR, EMPTY, EMPTY, "not measured")
     released, ours = found.us
     said = f"{ms(ours)} ({ms(released - ours)} saved)"
-    return Row(what, published, PR, ms(released), said, "holds" if released > ours else "does not hold")
+    return Row(what, published, PR, ms(released), said, "holds" if released > ours else "does not hold", found.night)
 
 
 def _growth(recorded: Recorded) -> Row:
@@ -44,5 +44,7 @@ def _growth(recorded: Recorded) -> Row:
     if found is None:
         return Row(what, times(published), PR, EMPTY, EMPTY, "not measured")
     released_32, ours_32, released_128, ours_128 = found.us
-    growth = (released_128 - ours_128) / (released_32 - ours_32)
-    return Row(what, times(published), PR, EMPTY, times(growth), "holds" if growth > 1 else "does not hold")
+    saved_32, saved_128 = released_32 - ours_32, released_128 - ours_128
+    growth = times(saved_128 / saved_32) if min(saved_32, saved_128) > 0 else f"{ms(saved_32)}, then {ms(saved_128)}"
+    verdict = "holds" if saved_128 > saved_32 > 0 else "does not hold"
+    return Row(what, times(published), PR, EMPTY, growth, verdict, found.night)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from benchmarks.cases import BenchCase
-from ci.exits import MissingDataError
+from ci.exits import Exit, MissingDataError
 from reports.derive import Processes, Series
 from reports.sources import History
 
@@ -21,11 +21,12 @@ class Found:
 
 
 class Recorded:
-    """The nights of one GPU model, the newest first."""
+    """The nights of one GPU model, the newest first; those judged invalid are left out: nobody should believe them."""
 
     def __init__(self, history: History, gpu_model: str) -> None:
         self.gpu_model = gpu_model
-        self._nights = [(night.id, history.processes(night)) for night in reversed(history.of(gpu_model))]
+        nights = [night for night in reversed(history.of(gpu_model)) if night.exit_code != Exit.INVALID]
+        self._nights = [(night.id, history.processes(night)) for night in nights]
 
     def of(self, *asked: Asked) -> Found | None:
         """From the newest night that has all of them; None where none has."""

@@ -17,6 +17,7 @@ class Row:
     Attributes:
         verdict: holds, does not hold, exact, differs, shown (another card's time: nothing to hold) or not measured,
             with the reason where it is not plain.
+        nights: that the recorded times are from.
     """
 
     what: str
@@ -25,6 +26,7 @@ class Row:
     theirs: str
     ours: str
     verdict: str
+    nights: str = EMPTY
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,24 +47,31 @@ def compared(
     what: str,
     published: float,
     source: str,
-    theirs: Quantity,
+    theirs: Quantity | None,
     ours: Quantity,
     holds: Callable[[float, float], bool] | None = None,
 ) -> Row:
     """A row of two quantities.
 
     Args:
+        theirs: None where what was published is in no release.
         holds: whether theirs here follows what was published; None where there is nothing to follow.
     """
-    here, own = theirs.on(recorded), ours.on(recorded)
-    if here is None:
+    here, own = theirs.on(recorded) if theirs else None, ours.on(recorded)
+    if (own if theirs is None else here) is None:
         verdict = "not measured"
-    elif holds is None:
+    elif here is None or holds is None:
         verdict = "shown"
     else:
         verdict = "holds" if holds(published, here[0]) else "does not hold"
-    shown = theirs.write(here[0]) if here else EMPTY
-    return Row(what, theirs.write(published), source, shown, ours.write(own[0]) if own else EMPTY, verdict)
+    their_text, our_text = (ours.write(found[0]) if found else EMPTY for found in (here, own))
+    nights = nights_of(*(found[1] for found in (here, own) if found))
+    return Row(what, ours.write(published), source, their_text, our_text, verdict, nights)
+
+
+def nights_of(*found: Found) -> str:
+    """Each once, the older first."""
+    return ", ".join(sorted({one.night for one in found})) or EMPTY
 
 
 def exact(what: str, published: float, source: str, computed: float, write: Callable[[float], str]) -> Row:

@@ -15,7 +15,7 @@ from .rows import Row
 
 TABLES: dict[str, ModuleType] = {"pr51855": pr51855, "pr52993": pr52993, "pr56082": pr56082}
 PROVIDERS = "vllm_recoverssm,vllm_native"
-HEADS = ("what", "published", "source", "theirs on this card", "ours on this card", "verdict")
+HEADS = ("what", "published", "source", "theirs on this card", "ours on this card", "verdict", "nights")
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 import json
 
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
@@ -84,7 +85,7 @@ def test_shares_of_the_forward_are_of_the_published_one():
     found = rows(pr51855, history_of(of(HEADLINE)))
 
     longer, path = (
-        found["longer verify, of the forward's 64.873 ms, fp32"],
+        found["forward, longer by its verify, of 64.873 ms, fp32"],
         found["critical path (2.046 ms, about 3 %), of the same, fp32"],
     )
     assert (longer.published, longer.theirs) == ("+0.52 %", f"{100 * 69 * 10 / 64873:+.2f} %")
@@ -130,6 +131,43 @@ def test_what_a_pull_request_saves_is_shown_of_the_released_step():
     assert (found["saved at B = 128 over B = 32"].ours, found["step, B = 1"].verdict) == ("4.67 x", "not measured")
 
 
+@pytest.mark.parametrize(
+    ("ours_32", "ours_128", "verdict"),
+    [(2000.0, 6000.0, "holds"), (6000.0, 25000.0, "does not hold"), (5000.0, 6000.0, "does not hold")],
+)
+def test_savings_grow_only_where_something_is_saved(ours_32, ours_128, verdict):
+    steps = {case.num_requests: case for case in pr52993.cases()}
+    night = {("vllm_recoverssm", "step", steps[32]): 5000.0, ("recoverssm", "step", steps[32]): ours_32}
+    night |= {("vllm_recoverssm", "step", steps[128]): 20000.0, ("recoverssm", "step", steps[128]): ours_128}
+
+    assert rows(pr52993, history_of(night))["saved at B = 128 over B = 32"].verdict == verdict
+
+
+def test_a_night_that_was_judged_invalid_is_not_asked():
+    history = history_of(of(HEADLINE), of(HEADLINE, {("vllm_recoverssm", "verify"): 1.0}))
+    history.nights["n1"] = msgspec.structs.replace(history.nights["n1"], exit_code=int(Exit.INVALID))
+
+    assert rows(pr51855, history)["verify, fp32"].theirs == "4.140 ms"
+
+
+def test_each_row_names_the_nights_that_it_is_from():
+    history = history_of(of(HEADLINE), {("recoverssm", "verify", HEADLINE): 5.0})
+    found = rows(pr51855, history)
+
+    assert found["verify, fp32"].nights == "n0, n1"
+    assert found["verify over full state, fp32"].nights == "n0"
+    assert found["tokens that 46.48 GiB hold, against full state"].nights == "–"
+    assert rows(pr52993, history)["step, B = 32"].nights == "n0"
+    assert rows(pr56082, history)["commit, B = 8, T = 8, 1 accepted"].nights == "–"
+
+
+def test_the_first_version_has_its_row_and_why_it_is_not_measured():
+    found = rows(pr51855, History())
+
+    assert found["verify of its first version and as merged"].published == "3.115 to 3.540 ms (+13.66 %)"
+    assert found["step of its first version and as merged"].published == "7.989 to 5.085 ms (-36.34 %)"
+
+
 def test_a_commit_table_says_the_ratio_there_and_here():
     one, all_ = (kimi_k3(8, 48, 8, accepted, "fp32") for accepted in (1.0, 8.0))
     night = {("vllm_recoverssm", "commit", all_): 2400.0, ("recoverssm", "commit", all_): 1400.0}
@@ -139,6 +177,8 @@ def test_a_commit_table_says_the_ratio_there_and_here():
     assert found["commit, B = 48, T = 8, 8 accepted"].published == "351.53 to 176.57 us (0.50 x)"
     assert found["commit, B = 48, T = 8, 8 accepted"].ours == "1400.0 us (0.58 x)"
     assert found["commit, B = 48, T = 8, 1 accepted"].verdict == "does not hold"
+    drafted = found["faster commit, 8 accepted over 1, B = 48, T = 8"]
+    assert (drafted.published, drafted.theirs, drafted.ours, drafted.verdict) == ("1.69 x", "–", "1.04 x", "shown")
     growth = found["released commit, 8 accepted over 1, B = 48, T = 8"]
     assert (growth.theirs, growth.ours, growth.verdict) == ("2.00 x", "1.04 x", "holds")
 
@@ -171,7 +211,7 @@ def test_the_command_prints_the_table_and_what_measures_it_again(tmp_path):
     assert shown.exit_code == 0
     assert "| verify, fp32 | 3.540 ms |" in shown.output
     assert "measure it again: python -m ci nightly --set published" in shown.output
-    assert len(json.loads(found.output)["rows"]) == 21
+    assert len(json.loads(found.output)["rows"]) == 22
 
 
 def test_which_gpu_must_be_plain():
