@@ -2,6 +2,7 @@
 
 import shlex
 from collections import Counter
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.markup import escape
@@ -25,11 +26,10 @@ STYLES = {
 
 def show_night(night: Night, console: Console, *, rows: int = ROWS) -> None:
     """Totals, then the gated verdicts somebody should read, in the night's order: strongest evidence first."""
-    counts = Counter(v.verdict for v in night.verdicts)
-    totals = ", ".join(f"{counts[name]} {name}" for name in URGENCY if counts[name]) or "no series"
-    ungated = sum(not v.gated for v in night.verdicts)
+    gated, shown_only = (_totals([v for v in night.verdicts if v.gated == is_gated]) for is_gated in (True, False))
     _print(
-        console, f"night {night.id} on {night.gpu_model}: {len(night.verdicts)} series: {totals}; {ungated} not gated"
+        console,
+        f"night {night.id} on {night.gpu_model}: {len(night.verdicts)} series: {gated}; not gated: {shown_only}",
     )
     _print(
         console,
@@ -54,6 +54,11 @@ def show_night(night: Night, console: Console, *, rows: int = ROWS) -> None:
             _print(console, f"  again: {again(night, verdict)}")
     if len(notable) > len(shown):
         _print(console, f"{len(shown)} of {len(notable)} shown, strongest evidence first; the night's file has all")
+
+
+def _totals(verdicts: Sequence[Verdict]) -> str:
+    counts = Counter(verdict.verdict for verdict in verdicts)
+    return ", ".join(f"{counts[name]} {name}" for name in URGENCY if counts[name]) or "none"
 
 
 def again(night: Night, verdict: Verdict) -> str:

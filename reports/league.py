@@ -1,7 +1,10 @@
 """Other projects' kernels beside ours, from processes that measured both: every ratio is taken inside one of them."""
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from benchmarks.harness.records import Case, Night, PeerFacts
 from reports import text
@@ -14,6 +17,7 @@ OWN = {
     "torch": PeerFacts(name="torch", title="the reference, float64 torch", scheme="recoverssm"),
 }
 OPS = ("verify", "commit", "step", "conv")
+INVALID = 4  # exit code of a night
 PARTS = {"commit": "commit_state"}
 """What stands in for an op that a kernel does not have whole; it is held against the same part of ours."""
 
@@ -86,11 +90,18 @@ class League:
         return "torch" if self.on_cpu else "recoverssm"
 
     @property
+    def is_invalid(self) -> bool:
+        """Whether nobody should believe the night's times."""
+        return self.night.exit_code == INVALID
+
+    @property
     def entries(self) -> list[Entry]:
         """Ours first, then the others in the order of the records; those that are missing are left out."""
         own = ["torch"] if self.on_cpu else ["recoverssm", "full_state"]
-        others = [Entry(facts) for facts in self.peers if not facts.missing]
-        return [*(Entry(OWN[name]) for name in own), *others]
+        others = [facts for facts in self.peers if not facts.missing]
+        titles = Counter(facts.title for facts in others)
+        named = [replace(one, title=f"{one.title} ({one.name})") if titles[one.title] > 1 else one for one in others]
+        return [Entry(facts) for facts in (*(OWN[name] for name in own), *named)]
 
     @property
     def missing(self) -> list[PeerFacts]:
@@ -160,16 +171,36 @@ class League:
 
 
 def league_of(history: History, gpu_model: str) -> League | None:
-    """The newest night of the set ``league`` that asked for peers, else of any set; None where none did."""
-    records = history.records
-    nights = [n for n in history.of(gpu_model) if any(i in records and records[i].peers for i in n.records)]
+    """The newest night of the set ``league`` that asked for peers, else of any set; None where none did.
+
+    One that was judged invalid only where there is no other.
+    """
+    nights = _asked(history, gpu_model)
     nights = [night for night in nights if night.case_set == "league"] or nights
-    if not nights:
-        return None
-    processes = history.processes(nights[-1])
+    nights = [night for night in nights if night.exit_code != INVALID] or nights
+    return _league(history, nights[-1]) if nights else None
+
+
+def leagues_of(history: History, gpu_model: str) -> list[League]:
+    """That one, and before it the newest night of another set: somebody's own kernel, say."""
+    league = league_of(history, gpu_model)
+    if league is None:
+        return []
+    newest = _asked(history, gpu_model)[-1]
+    return [*([_league(history, newest)] if newest.case_set != league.night.case_set else []), league]
+
+
+def _asked(history: History, gpu_model: str) -> list[Night]:
+    """Nights with a record that asked for peers, oldest first."""
+    records = history.records
+    return [n for n in history.of(gpu_model) if any(i in records and records[i].peers for i in n.records)]
+
+
+def _league(history: History, night: Night) -> League:
+    processes = history.processes(night)
     peers = {facts.name: facts for record in processes.records for facts in record.peers}
     ops = frozenset((line.provider, line.op) for line in processes.lines().values())
-    return League(nights[-1], processes, tuple(peers.values()), ops)
+    return League(night, processes, tuple(peers.values()), ops)
 
 
 def rivals(league: League | None, case: str) -> Iterator[tuple[str, float, str]]:

@@ -5,6 +5,7 @@ from fnmatch import fnmatchcase
 
 from benchmarks.harness.records import Case
 from reports import text
+from reports.document import escaped
 from reports.league import Entry, League, errors_text
 
 SHOWN = ("verify", "commit", "step")
@@ -28,7 +29,9 @@ def league_table(league: League, patterns: Sequence[str]) -> str | None:
 
 
 def _title(league: League, entry: Entry) -> str:
-    return f"**{entry.title}**" if entry.name == league.ours else entry.title
+    if entry.name == league.ours:
+        return f"**{entry.title}**"
+    return escaped(entry.title) + (" (keeps the last state alone)" if entry.facts.scheme == "last_state" else "")
 
 
 def _cell(league: League, entry: Entry, case: Case) -> str:
@@ -48,9 +51,10 @@ def _defeats(league: League, cases: Sequence[Case]) -> str:
         if one.case.name in names and one.standing.op != "conv" and one.entry.facts.scheme != "last_state"
     ]
     if not lost:
-        return "**No other project's kernel is faster than ours in these cases**, all timed in the same processes:"
+        nothing = "No verify, commit or step of another project is faster than ours"
+        return f"**{nothing}** in these cases, all timed in the same processes:"
     said = [
-        f"{one.standing.op} of {one.entry.title} at B = {one.case.num_requests}, {one.case.state_dtype} "
+        f"{one.standing.op} of {escaped(one.entry.title)} at B = {one.case.num_requests}, {one.case.state_dtype} "
         f"({text.micros(one.standing.figure.median)} against {text.micros(one.standing.ours.median)}{text.NBSP}µs)"
         for one in lost
     ]
@@ -64,7 +68,10 @@ def _caption(league: League, cases: Sequence[Case], *, has_parts: bool) -> str:
         f"{example.spec_query_len} tokens a window and {example.mean_accepted:g} accepted; `graph-cold`, "
         f"{num_processes} process{'' if num_processes == 1 else 'es'}, errors against float64.",
         f"{PART}: without all parts of a commit." if has_parts else "",
-        f"Not measured: {'; '.join(facts.title or facts.name for facts in league.missing)}." if league.missing else "",
+        f"Not measured: {'; '.join(escaped(facts.title or facts.name) for facts in league.missing)}."
+        if league.missing
+        else "",
+        "**The night was judged invalid: nobody should believe its times.**" if league.is_invalid else "",
         "Reasons, sources, all batches, windows and acceptances: the page *League*. "
         f"Rules: [docs/peers.md](docs/peers.md). From night `{league.night.id}`.",
     ]

@@ -7,7 +7,7 @@ from benchmarks.harness.records import Case, PeerFacts
 from reports import text
 from reports.covering import raw_cells
 from reports.document import Cell, Document, Fold, Head, Section, Table, cells, heads
-from reports.league import OPS, Entry, League, errors_text, league_of
+from reports.league import OPS, Entry, League, errors_text, leagues_of
 from reports.pages.documents import document_content
 from reports.pages.page import Content, Page, Site
 from reports.sources import CPU
@@ -30,7 +30,7 @@ LIMITS = {"out": ("out",), "u": ("correction",), "state": ("state_fp32", "state_
 
 def load(site: Site) -> Content:
     models = [*site.history.gpu_models(), *([CPU] if site.history.of(CPU) else [])]
-    leagues = [league for model in models if (league := league_of(site.history, model))]
+    leagues = [league for model in models for league in leagues_of(site.history, model)]
     if not leagues:
         command = "python -m ci nightly --set league --providers all"
         return Content(missing=f"No night has measured other projects' kernels: {command} (docs/peers.md).")
@@ -58,10 +58,13 @@ def league_document(site: Site, leagues: Sequence[League]) -> Document:
 def _sections(site: Site, league: League) -> Iterator[Section]:
     model = league.night.gpu_model
     slug, title = text.file_slug(model), "CPU" if league.on_cpu else text.gpu_name(model)
+    if league.night.case_set != "league":
+        slug, title = f"{slug}-{league.night.case_set}", f"{title}, set {league.night.case_set}"
     when = f"Night {league.night.id}, set {league.night.case_set}, {len(league.processes.records)} processes."
     doubt = (
         ["Times of a CPU: an adapter's proof, no more. Kernels under Triton's interpreter."] if league.on_cpu else []
     )
+    doubt += ["This night was judged invalid: nobody should believe its times."] if league.is_invalid else []
     links = raw_cells(site.history, [league.night.id], raw=site.raw)
     yield Section(slug, title, (when, *doubt), tables=(_defeats(league), _kernels(league)), links=links)
     for (num_heads, window), found in groupby(league.cases, key=lambda case: (case.num_heads, case.spec_query_len)):

@@ -7,6 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from benchmarks.cases import SETS
+from benchmarks.harness import records
 from ci import doctor
 from ci.__main__ import app
 from ci.exits import BrokenEnvironmentError, Exit
@@ -225,6 +226,13 @@ class TestTable:
         assert "40 of 60 shown, strongest evidence first" in text
         assert len(rows) == 40
         assert "op059" in rows[0]
+
+    def test_what_is_not_gated_is_counted_apart(self, fake_night, plain):
+        peers = [records.PeerFacts(name="theirs")]
+        theirs = timed(None, provider="theirs", status="failed", reason="wrong")
+        night = fake_night.night([make_record([timed(v), theirs], peers=peers) for v in QUIET]).nights[0]
+
+        assert "2 series: 1 new; not gated: 1 invalid" in self.shown(night, plain)
 
     def test_lines_are_whole_whatever_the_width(self, fake_night, plain):
         fake_night.night(make_records())

@@ -149,8 +149,64 @@ def test_the_readme_says_what_is_lost_then_all_kernels_then_what_is_missing(leag
 
 def test_where_nothing_is_lost_the_readme_says_so(league):
     assert league_table(league, ["*_b1_*"]).startswith(
-        "**No other project's kernel is faster"
+        "**No verify, commit or step of another project is faster than ours"
     )  # a last state is no rival
+
+
+def test_foreign_words_keep_their_place_in_the_readme():
+    title = "Ring <b>|</b>, *fast* [x](y)"
+    facts = msgspec.structs.replace(RING, title=title)
+    gone = msgspec.structs.replace(GONE, title="@all | <img>")
+    found = league_of(history_of([msgspec.structs.replace(process(), peers=[facts, CHUNK, gone])]), "nvidia-h200")
+
+    table = league_table(found, ["*_b32_*"])
+
+    assert title not in table
+    assert "| Ring \\<b\\>\\|\\</b\\> 1.2, \\*fast\\* \\[x\\](y) |" in table
+    assert "Not measured: &#64;all \\| \\<img\\>." in table
+
+
+def test_kernels_of_one_title_are_told_apart_by_their_names():
+    twin = msgspec.structs.replace(RING, name="ring_2")
+    found = league_of(history_of([msgspec.structs.replace(process(), peers=[RING, twin, CHUNK])]), "nvidia-h200")
+
+    assert [entry.title for entry in found.entries[2:]] == ["Ring (ring) 1.2", "Ring (ring_2) 1.2", "Chunk 1.2"]
+
+
+def test_a_last_state_in_the_readme_says_what_it_keeps(league):
+    assert "| Chunk 1.2 (keeps the last state alone) |" in league_table(league, ["*_b1_*"])
+
+
+def later(history, **changes):
+    """The history with one more night, of the next day."""
+    newer = process(created="2026-01-06T01:00:00Z")
+    changes = {"id": "z", "created_utc": "2026-01-06T02:00:00Z", "records": [newer.id]} | changes
+    history.nights["z"] = msgspec.structs.replace(history.of("nvidia-h200")[0], **changes)
+    history.records[newer.id], history.whole[newer.id] = Process.of(newer), newer
+    return history
+
+
+def test_a_newer_night_of_another_set_stands_before_the_league_on_the_page():
+    history = later(history_of([process()]), case_set="smoke")
+
+    document = PAGE.load(Site(history, None)).view
+
+    titles = [section.title for section in document.sections]
+    assert titles == [
+        "NVIDIA H200, set smoke", "NVIDIA H200, set smoke: 8 tokens a window, 12 heads",
+        "NVIDIA H200", "NVIDIA H200: 8 tokens a window, 12 heads",
+    ]  # fmt: skip
+    assert len({section.key for section in document.sections}) == 4
+
+
+def test_a_league_that_was_judged_invalid_is_shown_where_there_is_no_other_and_says_so():
+    valid, alone = later(history_of([process()]), exit_code=4), history_of([process()])
+    alone.nights = {key: msgspec.structs.replace(night, exit_code=4) for key, night in alone.nights.items()}
+
+    assert league_of(valid, "nvidia-h200").night.id != "z"
+    found = league_of(alone, "nvidia-h200")
+    assert "The night was judged invalid: nobody should believe its times" in league_table(found, ["*_b32_*"])
+    assert "judged invalid" in league_document(Site(alone, None), [found]).sections[0].lead[1]
 
 
 def test_the_newest_league_is_shown_before_newer_nights_of_other_sets():
