@@ -17,7 +17,7 @@ class Estimate:
 
 def estimate_process(store: Store, case_set: str, num_cases: int) -> dict[str, Estimate]:
     """Seconds by GPU model, from the newest night of this set that measured; a model without one is left out."""
-    nights = [night for night in store.nights() if night.case_set == case_set and not night.is_static]
+    nights = [night for night in store.recent_nights() if night.case_set == case_set and not night.is_static]
     newest: dict[str, Night] = {night.gpu_model: night for night in nights}
     found = {}
     for model, night in newest.items():

@@ -284,13 +284,13 @@ def _store(store: str) -> Finding:
             )
         return Finding("store", "ok", f"{store}, checked out when a night begins")
     opened = open_store(store, writable=False)
-    nights = opened.nights()
+    nights = opened.recent_nights()
     accepted = [n for n in nights if n.accepted]
     last = f", last accepted {accepted[-1].id}" if accepted else ", none accepted: the next one is new"
     if opened.quarantined:
         bad = "; ".join(opened.quarantined)
         return Finding("store", "limited", f"{store}: unreadable: {bad}", "the next night sets it aside and exits 4")
-    return Finding("store", "ok", f"{store}: {len(nights)} nights{last}")
+    return Finding("store", "ok", f"{store}: {len(nights)} recent nights{last}")
 
 
 def _git() -> Finding:

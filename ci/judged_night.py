@@ -39,7 +39,8 @@ def order_of_models(records: Sequence[Record], archs: Sequence[str]) -> list[str
 def judge_night(bench: Bench, tonight: Tonight) -> Night:
     """The night of these records, not stored yet."""
     store, first = bench.store, tonight.records[0]
-    nights = store.nights(first.environment.gpu_model)
+    model = first.environment.gpu_model
+    nights = store.recent_nights(model, pinned=bench.config.pinned_night(model))
     min_processes = bench.policy.thresholds.statistics.min_processes
     base = choose_base(nights, store.records, tonight, min_processes, bench.policy.aliases)
     # Reading the base night may have set files aside too.
@@ -49,7 +50,7 @@ def judge_night(bench: Bench, tonight: Tonight) -> Night:
         id=new_id(first.subject.commit),
         created_utc=utc_now(),
         case_set=tonight.case_set,
-        gpu_model=first.environment.gpu_model,
+        gpu_model=model,
         records=[r.id for r in found.counted],
         left_out=found.left_out,
         lacks=list(tonight.lacks),

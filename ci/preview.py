@@ -80,7 +80,7 @@ class Preview:
         command += f" --case '{self.pattern}'" if self.pattern != "*" else ""
         command = " ".join([command, *self.peer_arguments])
         static = load_nightly().static
-        accepted = [n for n in _stored(self.store).nights() if n.accepted]
+        accepted = [n for n in _stored(self.store).recent_nights() if n.accepted]
         newest = {n.gpu_model: n.id for n in accepted}
         return {
             "set": self.case_set,

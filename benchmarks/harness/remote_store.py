@@ -148,31 +148,44 @@ class RemoteStore(Store):
                 path.unlink(missing_ok=True)
 
     def _files(
-        self, kind: Kind, ids: set[str] | None, gpu_model: str = "*", *, newest: int | None = None, samples: bool = True
+        self,
+        kind: Kind,
+        ids: set[str] | None,
+        gpu_model: str = "*",
+        *,
+        newest: int | None = None,
+        before: str | None = None,
+        samples: bool = True,
     ) -> list[Path]:
         if newest is not None and ids is None and gpu_model != "*":
-            ids = self._newest(kind, gpu_model, newest)
+            ids = self._newest(kind, gpu_model, newest, before)
         if kind == "records" and ids is not None and gpu_model != "*" and not samples:
             self._fetch_json(ids, gpu_model)
         else:
             self._fetch(kind, ids, gpu_model)
-        return super()._files(kind, ids, gpu_model, newest=newest)
+        return super()._files(kind, ids, gpu_model, newest=newest, before=before)
 
-    def _newest(self, kind: Kind, model: str, count: int) -> set[str]:
-        """Ids of the newest so many, month by month from today on where a listing can be narrowed, so that years need
-        not be listed.
+    def _newest(self, kind: Kind, model: str, count: int, before: str | None) -> set[str]:
+        """Ids of the newest so many, month by month backwards where a listing can be narrowed, so that years need not
+        be listed.
         """
         found: set[str] = set()
         if self._objects.narrows_listings:
-            day = datetime.now(UTC) + timedelta(days=1)  # of a host whose clock is ahead
+            month = (
+                before[:MONTH] if before else f"{datetime.now(UTC) + timedelta(days=1):%Y%m}"
+            )  # a clock may be ahead
             for _ in range(RECENT_MONTHS):
-                found |= {_id(name) for name in self._list(kind, model, f"{day:%Y%m}") if name.endswith(".json")}
-                day = day.replace(day=1) - timedelta(days=1)
+                found |= self._ids(kind, model, month, before)
+                month = f"{datetime.strptime(month, '%Y%m').replace(tzinfo=UTC) - timedelta(days=1):%Y%m}"
                 if len(found) >= count:
                     break
         if len(found) < count:  # of a model that was not measured for long, or not so often
-            found = {_id(name) for name in self._list(kind, model) if name.endswith(".json")}
+            found = self._ids(kind, model, "", before)
         return set(sorted(found)[-count:])
+
+    def _ids(self, kind: Kind, model: str, month: str, before: str | None) -> set[str]:
+        ids = {_id(name) for name in self._list(kind, model, month) if name.endswith(".json")}
+        return {name for name in ids if before is None or name <= before}
 
     def _set_interrupted_aside(self) -> None:
         """What a killed download left here is no damage: it is fetched again."""

@@ -44,6 +44,7 @@ Kind = Literal["nights", "records"]
 KINDS: tuple[Kind, ...] = ("nights", "records")
 FOLDER_NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 LOCK_TIMEOUT_S = 120.0  # writers hold the lock for milliseconds; longer means that one of them hangs
+RECENT_NIGHTS = 400  # of one card over a year, of 25 cards of one model over two weeks
 BRANCH_PREFIX = "branch:"
 
 
@@ -209,16 +210,28 @@ class Store:
         gpu_model: str | None = None,
         *,
         newest: int | None = None,
+        before: str | None = None,
         ids: set[str] | None = None,
         decode: Callable[[bytes], Night] = decode_night,
     ) -> list[Night]:
-        """Readable nights in order of time, of one GPU model or of all; the newest so many, or those named.
+        """Readable nights in order of time, of one GPU model or of all; those named, or the newest so many.
 
         Args:
+            before: no newer night than this one; an id.
             decode: what makes a night of its file.
         """
-        paths = self._files("nights", ids, gpu_model or "*", newest=newest)
+        paths = self._files("nights", ids, gpu_model or "*", newest=newest, before=before)
         return [night for path in paths if (night := self._read(path, decode)) is not None]
+
+    def recent_nights(self, gpu_model: str | None = None, *, pinned: str | None = None) -> list[Night]:
+        """The newest ``RECENT_NIGHTS`` of each GPU model, and as many up to a pinned one: what commands that measure
+        look back at, however old the store is. In order of time.
+        """
+        found: dict[str, Night] = {}
+        for model in [gpu_model] if gpu_model else self.gpu_models():
+            for before in (pinned, None) if pinned else (None,):
+                found |= {night.id: night for night in self.nights(model, newest=RECENT_NIGHTS, before=before)}
+        return sorted(found.values(), key=lambda night: night.id)
 
     def gpu_models(self) -> list[str]:
         """Those with a night, CPUs and architectures too."""
@@ -261,7 +274,14 @@ class Store:
         return self.folder / kind / gpu_model / f"{name}.json"
 
     def _files(
-        self, kind: Kind, ids: set[str] | None, gpu_model: str = "*", *, newest: int | None = None, samples: bool = True
+        self,
+        kind: Kind,
+        ids: set[str] | None,
+        gpu_model: str = "*",
+        *,
+        newest: int | None = None,
+        before: str | None = None,
+        samples: bool = True,
     ) -> list[Path]:
         """JSON files in order of time. Without ``samples`` a store elsewhere need not bring those."""
         if ids is not None and gpu_model != "*":
@@ -270,7 +290,7 @@ class Store:
         else:
             found = (self.folder / kind).glob(f"{gpu_model}/*.json")
             paths = [path for path in found if ids is None or path.stem in ids]
-        paths.sort(key=lambda path: path.name)
+        paths = sorted((path for path in paths if before is None or path.stem <= before), key=lambda path: path.name)
         return paths if newest is None else paths[-newest:]
 
     def _read(self, path: Path, decode: Callable[[bytes], T], check: Callable[[], None] | None = None) -> T | None:

@@ -209,3 +209,22 @@ def test_opening_a_folder_needs_no_fsspec(tmp_path):
     code = "import sys; sys.modules['fsspec'] = None; from benchmarks.harness.store import open_store; open_store('x')"
     root = Path(__file__).resolve().parents[2]
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(root)}, check=True)
+
+
+@pytest.mark.parametrize("narrows", [True, False])
+def test_the_newest_nights_up_to_one_are_found_and_no_others_are_read(url, tmp_path, monkeypatch, narrows):
+    ids = [f"2026{month:02d}{day:02d}T150000Z-abc-000009" for month in (1, 2, 6) for day in (1, 2, 3)]
+    for id_ in ids:
+        open_store(url).add_night(make_night(id_, []))
+    monkeypatch.setenv("RECOVERSSM_CACHE_DIR", str(tmp_path / "fresh"))
+    monkeypatch.setattr("benchmarks.harness.objects.PREFIX_LISTS", {"memory", "file"} if narrows else set())
+    store = open_store(url, writable=False)
+
+    def found(**options):
+        return [night.id for night in store.nights("nvidia-h200", **options)]
+
+    assert found(newest=2) == ids[-2:]
+    assert found(newest=4, before=ids[6]) == ids[3:7]
+    assert sorted(path.stem for path in store.folder.rglob("*.json")) == sorted({*ids[-2:], *ids[3:7]})
+    assert found(newest=100) == ids
+    assert [night.id for night in store.recent_nights()] == ids

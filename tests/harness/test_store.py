@@ -417,3 +417,16 @@ def test_two_processes_adding_at_once_lose_nothing(store: Store):
     assert printed == [("[]\n", ""), ("[]\n", "")]
     assert len(store.records()) == 20
     assert store.quarantined == []
+
+
+def test_the_newest_nights_up_to_a_given_one_in_order_of_time(store, monkeypatch):
+    monkeypatch.setattr(store_module, "RECENT_NIGHTS", 2)
+    ids = [f"2026110{day}T150000Z-abc-000009" for day in range(1, 8)]
+    for id_ in ids:
+        store.add_night(make_night(id_, []))
+    store.add_night(make_night("20261101T160000Z-abc-00000a", [], gpu_model="nvidia-h100"))
+
+    assert [night.id for night in store.nights("nvidia-h200", newest=2)] == ids[-2:]
+    assert [night.id for night in store.nights("nvidia-h200", newest=2, before=ids[3])] == ids[2:4]
+    assert [night.id for night in store.recent_nights("nvidia-h200", pinned=ids[1])] == [*ids[:2], *ids[-2:]]
+    assert [night.gpu_model for night in store.recent_nights()] == ["nvidia-h100", "nvidia-h200", "nvidia-h200"]
