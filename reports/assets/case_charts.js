@@ -77,20 +77,25 @@ function setUpCharts(section) {
   const history = section.querySelector("[data-chart=history]");
   if (!history) return;
   const [cases, metric, op] = ["[data-chart=cases]", "[data-history-choice]", "[data-op-choice]"].map((s) => section.querySelector(s));
-  let data = null;
-  const redraw = () => whenNear(history, () => drawHistory(history, data, metric.value));
+  let data = null, shown = null;
+  const redraw = () => { shown = metric.value; whenNear(history, () => drawHistory(history, data, metric.value)); };
+  const pick = (select, wanted) => { select.value = [...select.options].some((option) => option.value === wanted) ? wanted : select.options[0]?.value; };
   section.addEventListener("caseselected", (event) => {
     data = event.detail;
     if (!metric.options.length) metric.append(...data.history.metrics.map((item) => new Option(item.title, item.key)));
+    pick(metric, chosenIn(section, pageState.get()).figure);
     redraw();
   });
-  metric.addEventListener("change", redraw);
-  const compare = async () => {
-    const night = await loadData(`${section.dataset.model}/night`);
+  metric.addEventListener("change", () => choose(section, { figure: metric.value }));
+  op.addEventListener("change", () => choose(section, { op: op.value }));
+  pageState.follow(async (state) => {
+    const chosen = chosenIn(section, state), night = await loadData(`${section.dataset.model}/night`);
+    pick(op, chosen.op);
     whenNear(cases, () => drawCases(cases, night, op.value));
-  };
-  op.addEventListener("change", compare);
-  compare();
+    if (!data) return; // it is drawn when they are there
+    pick(metric, chosen.figure);
+    if (metric.value !== shown) redraw();
+  });
 }
 
 document.querySelectorAll("section[data-model]").forEach(setUpCharts);

@@ -56,16 +56,23 @@ async function selectCase(section, name) {
   section.dispatchEvent(new CustomEvent("caseselected", { detail: data }));
 }
 
-// The address holds one section's choice: model, case, words and verdict. The others stand as they are delivered.
+// The address holds the choices of one section, its model. The others stand as they are delivered.
+const NO_CHOICE = { case: null, words: null, verdict: null, sort: null, figure: null, op: null };
+
+function choose(section, changes, options) {
+  const model = section.dataset.model, others = pageState.get().model === model ? {} : NO_CHOICE;
+  pageState.set({ ...others, model, ...changes }, options);
+}
+
+const chosenIn = (section, state) => (state.model === section.dataset.model ? state : {});
+
 function setUpSection(section) {
   const table = section.querySelector("table[data-cases]");
   if (!table) return;
   const [choice, words, verdict] = ["[data-case-choice]", "[data-filter]", "select[data-verdict]"].map((s) => section.querySelector(s));
-  const model = section.dataset.model;
   const delivered = choice.value;
-  const mine = () => (pageState.get().model === model ? {} : { case: null, words: null, verdict: null });
-  const set = (changes, options) => pageState.set({ ...mine(), model, ...changes }, options);
-  setUpSorting(table);
+  const set = (changes, options) => choose(section, changes, options);
+  setUpSorting(table, (sort) => set({ sort }));
   setUpFilter(section, table);
   choice.addEventListener("change", () => set({ case: choice.value }));
   words.addEventListener("input", () => set({ words: words.value }, { replace: true }));
@@ -77,7 +84,8 @@ function setUpSection(section) {
     });
   }
   const apply = (state) => {
-    const chosen = state.model === model ? state : {};
+    const chosen = chosenIn(section, state);
+    sortBy(table, chosen.sort);
     if (words.value !== (chosen.words ?? "")) words.value = chosen.words ?? "";
     verdict.value = chosen.verdict ?? "";
     section.dispatchEvent(new Event("filterchanged"));
@@ -88,7 +96,7 @@ function setUpSection(section) {
   // After case_charts.js, which is deferred too, has begun to listen.
   document.addEventListener("DOMContentLoaded", () => {
     pageState.follow(apply);
-    if (pageState.get().model === model) section.scrollIntoView();
+    if (pageState.get().model === section.dataset.model) section.scrollIntoView();
   });
 }
 

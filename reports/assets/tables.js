@@ -28,16 +28,20 @@ function compareRows(column, direction) {
   };
 }
 
-function setUpSorting(table) {
-  const headings = [...table.tHead.rows[1].cells];
-  headings.forEach((heading, column) => {
-    heading.querySelector("button").addEventListener("click", () => {
-      const direction = heading.getAttribute("aria-sort") === "ascending" ? -1 : 1;
-      headings.forEach((other) => other.setAttribute("aria-sort", "none"));
-      heading.setAttribute("aria-sort", direction === 1 ? "ascending" : "descending");
-      table.tBodies[0].append(...[...table.tBodies[0].rows].sort(compareRows(column, direction)));
-    });
+// Calls choose("COLUMN-up" or "COLUMN-down") when a heading is pressed; sortBy then does it.
+function setUpSorting(table, choose) {
+  table.delivered = [...table.tBodies[0].rows];
+  [...table.tHead.rows[1].cells].forEach((heading, column) => {
+    heading.querySelector("button").addEventListener("click", () => choose(`${column}-${heading.getAttribute("aria-sort") === "ascending" ? "down" : "up"}`));
   });
+}
+
+// In the order that the page came in where the choice names no column.
+function sortBy(table, chosen = "") {
+  const [, column, way] = chosen.match(/^(\d+)-(up|down)$/) ?? [], headings = [...table.tHead.rows[1].cells];
+  headings.forEach((heading, place) => heading.setAttribute("aria-sort", place !== Number(column) ? "none" : way === "up" ? "ascending" : "descending"));
+  const rows = [...table.delivered];
+  table.tBodies[0].append(...(headings[column] ? rows.sort(compareRows(Number(column), way === "up" ? 1 : -1)) : rows));
 }
 
 function setUpFilter(section, table) {

@@ -124,8 +124,10 @@ def test_the_table_sorts_both_ways_with_missing_values_last(desk):
     rows = "#nvidia-h200 tr[data-case]"
 
     heading.locator("button").click()
+    h200(desk, "th[aria-sort=ascending]").wait_for()
     rising, last_rising = desk.eval_on_selector_all(rows, column), visible_cases(desk)[-1]
     heading.locator("button").click()
+    h200(desk, "th[aria-sort=descending]").wait_for()
     falling, last_falling = desk.eval_on_selector_all(rows, column), visible_cases(desk)[-1]
 
     assert len(rising) == 39
@@ -133,6 +135,27 @@ def test_the_table_sorts_both_ways_with_missing_values_last(desk):
     assert falling == sorted(rising, reverse=True)
     assert last_rising == last_falling == SKIPPED
     assert heading.get_attribute("aria-sort") == "descending"
+
+
+def test_order_and_figures_stand_in_the_address_and_the_back_button_undoes_them(browser, golden_site):
+    from playwright.sync_api import expect
+
+    with opened(browser, golden_site, "cases.html#model=nvidia-h200&sort=2-down&figure=commit&op=step") as page:
+        draw(page, "history")
+        expect(h200(page, "th[aria-sort=descending]")).to_have_count(1)
+        expect(h200(page, "[data-history-choice]")).to_have_value("commit")
+        expect(h200(page, "[data-op-choice]")).to_have_value("step")
+
+        h200(page, "th[aria-sort=descending] button").click()
+        h200(page, "[data-history-choice]").select_option("verify")
+        h200(page, "[data-op-choice]").select_option("commit")
+        page.wait_for_url("**#*sort=2-up*figure=verify*op=commit*")
+        for _ in range(3):
+            page.go_back()
+
+        expect(h200(page, "th[aria-sort=descending]")).to_have_count(1)
+        expect(h200(page, "[data-history-choice]")).to_have_value("commit")
+        expect(h200(page, "[data-op-choice]")).to_have_value("step")
 
 
 def test_the_filter_takes_words_and_verdicts(desk):
