@@ -1,6 +1,6 @@
 """The data file of one case on one GPU model: tiles, history for the figure, every series and every check.
 
-Numbers are formatted here, in Python, so that the page's scripts only place text and draw lines.
+Numbers are formatted here, in Python, but for those of the history, which are too many.
 """
 
 from collections.abc import Callable, Sequence
@@ -104,17 +104,13 @@ def _history_metric(case: str, past: Sequence[Past], key: str, title: str, unit:
     drawn = []
     for name, read in lines:
         figures = [read(entry.processes, case) for entry in past]
-        drawn.append({"name": name, "points": [_point(figure, unit) for figure in figures]})
-    return {"key": key, "title": title, "unit": "%" if unit == "pct" else "µs", "lines": drawn}
+        drawn.append({"name": name, "points": [_point(figure) for figure in figures]})
+    return {"key": key, "title": title, "unit": unit, "lines": drawn}
 
 
-def _point(figure: Figure, unit: str) -> dict[str, Any]:
-    shown = text.percent(figure.median, signed=True) if unit == "pct" else text.value_with_unit(figure.median, unit)
-    return {
-        "median": figure.median,
-        "values": list(figure.values),
-        "text": f"{shown} ({text.span(figure, unit) or '1 process'})" if figure.n else figure.reason,
-    }
+def _point(figure: Figure) -> dict[str, Any]:
+    """As numbers: a history has a hundred thousand of them, of which a reader looks at a few."""
+    return {"median": figure.median, "values": figure.values} if figure.n else {"median": None, "reason": figure.reason}
 
 
 def _series_table(case: str, night: Night, processes: Processes) -> dict[str, Any]:

@@ -11,8 +11,8 @@ function historyTraces(history, metric, c) {
     line.points.forEach((point, index) => {
       const night = history.nights[index];
       if (night.cut) { x.push(night.utc); y.push(null); text.push(""); } // the series is cut here
-      x.push(night.utc); y.push(point.median); text.push(`${night.label}<br>${line.name}: ${point.text}`);
-      for (const value of point.values) { dotsX.push(night.utc); dots.push(value); }
+      x.push(night.utc); y.push(point.median); text.push(`${night.label}<br>${line.name}: ${pointText(point, metric.unit)}`);
+      for (const value of point.values ?? []) { dotsX.push(night.utc); dots.push(value); }
     });
     traces.push({ name: "single processes", x: dotsX, y: dots, mode: "markers", marker: { color: colour, size: 4, opacity: 0.45 }, hoverinfo: "skip", showlegend: false });
     traces.push({ name: line.name, x, y, text, mode: "lines+markers", connectgaps: false, line: { color: colour, width: 2, dash }, marker: { color: colour, size: 8, symbol }, hovertemplate: "%{text}<extra></extra>" });
@@ -22,12 +22,19 @@ function historyTraces(history, metric, c) {
   return traces;
 }
 
+function pointText({ median, values, reason }, unit) {
+  if (median === null) return reason;
+  const shown = (value) => (unit === "pct" ? percent(value) : withUnit(value, unit)), [low, high] = [Math.min(...values), Math.max(...values)];
+  if (values.length < 2) return `${shown(median)} (1 process)`;
+  return `${shown(median)} (${low === high ? "same in every process" : `${shown(low)} to ${shown(high)}`})`;
+}
+
 function historyLayout(history, metric, c) {
   const layout = baseLayout(c);
   const cuts = history.nights.filter((night) => night.cut);
   layout.xaxis = { ...layout.xaxis, type: "date", title: { text: "night (UTC)" }, hoverformat: "%Y-%m-%d %H:%M UTC" };
-  layout.yaxis = { ...layout.yaxis, title: { text: metric.unit === "%" ? "%" : "µs" }, tickformat: "~r" };
-  layout.yaxis.tickformat = metric.unit === "%" ? "~g" : ",~g";
+  layout.yaxis = { ...layout.yaxis, title: { text: metric.unit === "pct" ? "%" : unitName(metric.unit) }, tickformat: "~r" };
+  layout.yaxis.tickformat = metric.unit === "pct" ? "~g" : ",~g";
   layout.shapes = cuts.map((night) => ({ type: "line", xref: "x", yref: "paper", x0: night.utc, x1: night.utc, y0: 0, y1: 1, line: { color: c.quiet, width: 1, dash: "dash" } }));
   layout.annotations = cuts.map((night) => ({ x: night.utc, y: 1, yref: "paper", yanchor: "top", xanchor: "right", text: night.cut, showarrow: false, font: { size: 11, color: c.quiet }, textangle: -90 }));
   if (history.nights.length === 1) layout.xaxis = oneNight(layout.xaxis, history.nights[0].utc);
@@ -43,7 +50,7 @@ function oneNight(axis, utc) {
 function drawHistory(element, data, key) {
   const metric = data.history.metrics.find((item) => item.key === key);
   const known = metric.lines.some((line) => line.points.some((point) => point.median !== null));
-  if (!known) return say(element, `No ${key.replace("_", " ")} is recorded for this case: ${metric.lines[0].points.at(-1).text}.`);
+  if (!known) return say(element, `No ${key.replace("_", " ")} is recorded for this case: ${metric.lines[0].points.at(-1).reason}.`);
   return plot(element, (c) => [historyTraces(data.history, metric, c), historyLayout(data.history, metric, c)]);
 }
 

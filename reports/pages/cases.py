@@ -34,7 +34,7 @@ PAGE = Page(
     "Cases",
     "What did the newest night measure, case by case, and how does each compare with full state?",
     load,
-    ("tables.js", "cases.js", *PLOTS, "case_charts.js"),
+    ("numbers.js", "tables.js", "cases.js", *PLOTS, "case_charts.js"),
 )
 
 
