@@ -70,6 +70,11 @@ class Defeat:
     case: Case
     standing: Standing
 
+    @property
+    def is_rivals(self) -> bool:
+        """Whether the peer keeps what a token needs to be taken back."""
+        return self.entry.facts.scheme != "last_state"
+
 
 @dataclass(frozen=True, slots=True)
 class League:
@@ -144,7 +149,7 @@ class League:
         return {reason: len(names) for reason, names in cases.items()}
 
     def defeats(self) -> list[Defeat]:
-        """Where a peer is faster than ours, the clearest first."""
+        """Where a peer is faster than ours: rivals first, then the clearest."""
         others = [entry for entry in self.entries if not entry.is_own]
         found = [
             Defeat(entry, case, standing)
@@ -153,7 +158,12 @@ class League:
             for op in OPS
             if ((standing := self.standing(entry, op, case.name)).ratio.median or 1.0) < 1.0
         ]
-        return sorted(found, key=lambda one: one.standing.ratio.median or 1.0)
+        return sorted(found, key=lambda one: (not one.is_rivals, one.standing.ratio.median or 1.0))
+
+    def num_compared(self, entry: Entry, op: str) -> int:
+        """Cases in which an op that was timed, or a part of one, has a ratio to ours."""
+        standings = (self.standing(entry, op, case.name) for case in self.cases)
+        return sum(standing.op == op and standing.ratio.n > 0 for standing in standings)
 
     def is_partial(self, entry: Entry, op: str) -> bool:
         """Whether its commit, or that of its step, has parts of ours alone: states without plan or conv windows."""

@@ -45,13 +45,9 @@ def _cell(league: League, entry: Entry, case: Case) -> str:
 
 def _defeats(league: League, cases: Sequence[Case]) -> str:
     names = {case.name for case in cases}
-    lost = [
-        one
-        for one in league.defeats()
-        if one.case.name in names and one.standing.op != "conv" and one.entry.facts.scheme != "last_state"
-    ]
+    lost = [one for one in league.defeats() if one.case.name in names and one.standing.op != "conv" and one.is_rivals]
     if not lost:
-        nothing = "No verify, commit or step of another project is faster than ours"
+        nothing = "No verify, commit or step of another project that can take tokens back is faster than ours"
         return f"**{nothing}** in these cases, all timed in the same processes:"
     said = [
         f"{one.standing.op} of {escaped(one.entry.title)} at B = {one.case.num_requests}, {one.case.state_dtype} "

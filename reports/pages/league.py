@@ -7,7 +7,7 @@ from benchmarks.harness.records import Case, PeerFacts
 from reports import text
 from reports.covering import raw_cells
 from reports.document import Cell, Document, Fold, Head, Section, Table, cells, heads
-from reports.league import OPS, Entry, League, errors_text, leagues_of
+from reports.league import OPS, Defeat, Entry, League, errors_text, leagues_of
 from reports.pages.documents import document_content
 from reports.pages.page import Content, Page, Site
 from reports.sources import CPU
@@ -66,20 +66,36 @@ def _sections(site: Site, league: League) -> Iterator[Section]:
     )
     doubt += ["This night was judged invalid: nobody should believe its times."] if league.is_invalid else []
     links = raw_cells(site.history, [league.night.id], raw=site.raw)
-    yield Section(slug, title, (when, *doubt), tables=(_defeats(league), _kernels(league)), links=links)
+    first, every = _defeats(league)
+    folds = (Fold("Case by case", (every,)),) if every.rows else ()
+    yield Section(slug, title, (when, *doubt), tables=(first, _kernels(league)), links=links, folds=folds)
     for (num_heads, window), found in groupby(league.cases, key=lambda case: (case.num_heads, case.spec_query_len)):
         yield _window(league, slug, f"{title}: {window} tokens a window, {num_heads} heads", list(found))
 
 
-def _defeats(league: League) -> Table:
-    rows = []
+def _defeats(league: League) -> tuple[Table, Table]:
+    """A line for each kernel and op, at the case where it is clearest; then each case."""
+    groups: dict[tuple[str, str], list[Defeat]] = {}
     for one in league.defeats():
-        standing = one.standing
-        times = (text.micros(standing.figure.median), text.micros(standing.ours.median))
-        title, keeps = one.entry.title, SCHEMES[one.entry.facts.scheme]
-        rows.append(cells(title, keeps, standing.op, one.case.name, *times, _ratio(standing.ratio.median)))
-    columns = heads("kernel", "keeps", "op", "case", "#theirs, µs", "#ours, µs", "#theirs, × ours")
-    return Table("Where another kernel is faster than ours", columns, tuple(rows), empty="Nowhere in this night.")
+        groups.setdefault((one.entry.name, one.standing.op), []).append(one)
+    first = []
+    for (_, op), (clearest, *others) in groups.items():
+        kernel, keeps, _, *rest = _defeat(clearest)
+        found = f"{1 + len(others)} of {league.num_compared(clearest.entry, op)}"
+        first.append(cells(kernel, keeps, op, found, *rest))
+    title, numbers = "Where another kernel is faster than ours", ("#theirs, µs", "#ours, µs", "#theirs, × ours")
+    columns = heads("kernel", "keeps", "op", "#cases", "clearest in", *numbers)
+    every = tuple(cells(*_defeat(one)) for one in league.defeats())
+    return (
+        Table(title, columns, tuple(first), empty="Nowhere in this night."),
+        Table(f"{title}, case by case", heads("kernel", "keeps", "op", "case", *numbers), every),
+    )
+
+
+def _defeat(one: Defeat) -> tuple[str, ...]:
+    standing, facts = one.standing, one.entry.facts
+    times = (text.micros(standing.figure.median), text.micros(standing.ours.median))
+    return (one.entry.title, SCHEMES[facts.scheme], standing.op, one.case.name, *times, _ratio(standing.ratio.median))
 
 
 def _kernels(league: League) -> Table:

@@ -98,15 +98,38 @@ def test_a_part_of_a_commit_is_held_against_the_same_part_of_ours(league):
     assert not league.is_partial(Entry(CHUNK), "step")
 
 
-def test_where_a_peer_wins_is_said_first(league):
+def test_where_a_peer_wins_is_said_first_and_rivals_before_who_keeps_no_states(league):
     assert [(one.entry.name, one.standing.op, one.case.name) for one in league.defeats()] == [
-        ("chunk", "verify", B1),
         ("ring", "commit_state", B32),
+        ("chunk", "verify", B1),
     ]
-    document = league_document(Site(history_of([process()]), None), [league])
-    first = document.sections[0].tables[0]
+    section = league_document(Site(history_of([process()]), None), [league]).sections[0]
+    first, (fold,) = section.tables[0], section.folds
     assert first.title == "Where another kernel is faster than ours"
-    assert texts(first)[1] == ["Ring 1.2", "one state and records", "commit_state", B32, "800.0", "880.0", "0.91 ×"]
+    assert texts(first) == [
+        ["Ring 1.2", "one state and records", "commit_state", "1 of 1", B32, "800.0", "880.0", "0.91 ×"],
+        ["Chunk 1.2", "the last state alone", "verify", "1 of 1", B1, "3.00", "4.00", "0.75 ×"],
+    ]
+    assert [row[3] for row in texts(fold.tables[0])] == [B32, B1]
+
+
+def test_a_kernel_that_is_faster_in_many_cases_has_a_line_for_each_op():
+    slow, fast = process(), process()
+    other = B32.replace("b32", "b8")
+    more = [*of("recoverssm", other, verify=10.0), *of("ring", other, verify=20.0)]
+    more += [*of("recoverssm", B1, conv=10.0), *of("ring", B1, conv=5.0, verify=2.0)]
+    cases = [*slow.cases, make_case(other, 8)]
+    found = msgspec.structs.replace(fast, measurements=[*fast.measurements, *more], cases=cases)
+
+    section = league_document(Site(History(), None), [league_of(history_of([found]), "nvidia-h200")]).sections[0]
+
+    lines = [(row[0], row[2], row[3], row[-1]) for row in texts(section.tables[0])]
+    assert lines == [
+        ("Ring 1.2", "verify", "1 of 3", "0.50 ×"),
+        ("Ring 1.2", "conv", "1 of 1", "0.50 ×"),
+        ("Ring 1.2", "commit_state", "1 of 1", "0.91 ×"),
+        ("Chunk 1.2", "verify", "1 of 1", "0.75 ×"),
+    ]
 
 
 def test_every_kernel_says_its_errors_tolerance_and_why_it_has_no_time(league):
@@ -149,7 +172,7 @@ def test_the_readme_says_what_is_lost_then_all_kernels_then_what_is_missing(leag
 
 def test_where_nothing_is_lost_the_readme_says_so(league):
     assert league_table(league, ["*_b1_*"]).startswith(
-        "**No verify, commit or step of another project is faster than ours"
+        "**No verify, commit or step of another project that can take tokens back is faster than ours"
     )  # a last state is no rival
 
 
