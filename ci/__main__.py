@@ -170,6 +170,50 @@ def nightly(  # the options are the documentation
         _finish(result, options.store, as_json)
 
 
+@app.command(epilog="Example: python -m ci neighbours --set pr --gpus all --store out/store")
+def neighbours(
+    case_set: Annotated[str, typer.Option("--set", help="Set of cases.")] = "pr",
+    pattern: Annotated[str, typer.Option("--case", metavar="GLOB", help="Only cases whose names match.")] = "*",
+    gpus: Annotated[str, typer.Option(help="all, or UUIDs with commas; two at least.")] = "all",
+    processes: Annotated[int | None, typer.Option(min=2, help="Of each GPU and night (ci/nightly.toml).")] = None,
+    store: Annotated[str, typer.Option(help="Folder of records and nights, or branch:NAME.")] = "out/store",
+    out: Annotated[Path, typer.Option(help="Folder for the state of both nights.")] = Path("out/neighbours"),
+    seed: Annotated[int | None, typer.Option(help="Orders of cases and inputs; at random when left out.")] = None,
+    commit: CommitOption = None,
+    wait: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="Wait so long for a GPU in use.")] = 0.0,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the interrupted run in --out.")] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Measure each GPU of this host alone, then all at once, and print what that does to every series, with intervals.
+
+    Both are nights and stored. 0: told, whatever it is; 3: fewer than two GPUs; else as of the nights.
+    """
+    with errors(as_json):
+        from . import neighbours as both
+        from .config import load_nightly
+        from .nightly import Options
+        from .preview import select_cases
+
+        case_set, cases = select_cases(case_set, pattern)
+        options = Options(
+            case_set=case_set,
+            pattern=pattern,
+            selected=[case.name for case in cases],
+            store=store,
+            out=out,
+            processes=processes if processes is not None else load_nightly().processes,
+            seed=random.randrange(2**31) if seed is None else seed,
+            gpus=gpus,
+            commit=commit,
+            resume=resume,
+            wait_s=wait,
+            precompile=True,
+        )
+        found = both.measure_neighbours(options, Console(stderr=True))
+        print_json(both.as_json(found)) if as_json else both.show(found, Console())
+        raise typer.Exit(int(found.code))
+
+
 @app.command(epilog="Example: python -m ci merge 20261130T011700Z --store out/store")
 def merge(
     night: Annotated[str, typer.Argument(help="What the shards were told by: --night of ci nightly.")],

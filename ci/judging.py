@@ -10,6 +10,7 @@ import msgspec
 from benchmarks.harness.records import Check, Night, Record, Verdict, VerdictName, repetitions
 from benchmarks.harness.stats.verdict import Judgement, Limits, Series, judge_night
 
+from . import beside
 from .config import Statistics, Thresholds
 from .exits import Exit
 from .night import Base, Tonight
@@ -69,6 +70,7 @@ def judge(tonight: Tonight, base: Base | None, policy: Policy, before: Night | N
     found = Findings(processes_needed=tonight.processes_needed(statistics.min_processes))
     everything, tonight = tonight.records, _leave_unsound_out(tonight, statistics, found)
     found.notes += _describe(tonight, base, found.processes_needed) + disturbances(everything)
+    found.notes += beside.describe(everything, statistics.drift_limit_pct)
     found.doubts += mixtures(tonight.records)
     found.doubts += control_doubts(tonight.records, base.records if base else (), statistics.control_limit_pct)
     ranked += _judge_series(
@@ -209,11 +211,11 @@ def _describe(tonight: Tonight, base: Base | None, min_processes: int) -> list[s
         notes.append(f"{count} processes: {min_processes} are needed to be judged and to be a base for later nights")
     if tonight.pattern != "*":
         notes.append(f"only cases matching {tonight.pattern!r}")
-    beside, before = (
+    neighbours, before = (
         max((r.neighbours for r in some), default=0) for some in (tonight.records, base.records if base else ())
     )
-    if beside or before:
-        told = f"measured while up to {beside} other GPUs of the host were measured too"
+    if neighbours or before:
+        told = f"measured while up to {neighbours} other GPUs of the host were measured too"
         notes.append(told + (f"; the base night {base.night.id} with up to {before}" if base else ""))
     absent = {peer.name: peer.missing for record in tonight.records for peer in record.peers if peer.missing}
     notes += [f"provider {name} was not measured: {why}" for name, why in absent.items()]

@@ -17,7 +17,7 @@ import pyarrow as pa
 from rich.console import Console
 
 from benchmarks.harness.errors import AlreadyStoredError, BranchError, StoreError, UnsentError
-from benchmarks.harness.records import Record, decode_record, samples_path
+from benchmarks.harness.records import Control, Record, decode_record, samples_path
 from benchmarks.harness.samples import read_samples
 from benchmarks.harness.store import Store
 from benchmarks.journal import journal_path
@@ -51,6 +51,7 @@ class Measuring:
         failures: processes that left no record, with the reason.
         warnings: what went wrong without loss, such as a push that failed.
         counted: by GPU, what goes into its next record.
+        controls_alone: by GPU, its controls while the others were idle.
         at_once: whether ``measure`` is called for several GPUs at the same time, each in a thread of its own.
         stop: set it, and every ``measure`` ends its process and raises Interrupted.
     """
@@ -69,6 +70,7 @@ class Measuring:
     failures: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     counted: "dict[str, Counted]" = field(default_factory=dict)
+    controls_alone: dict[str, list[Control]] = field(default_factory=dict)
     at_once: bool = False
     stop: threading.Event = field(default_factory=threading.Event)
     until_s: float = math.inf  # of the monotonic clock: no process is started after it
@@ -176,7 +178,11 @@ class Measuring:
         if self.source_hash not in (None, record.subject.source_hash):
             return self._set_aside(path, f"measured other sources than those in {self.root}")
         record = msgspec.structs.replace(
-            record, shard=self.state.plan.shard, backfill=self.backfill, neighbours=neighbours
+            record,
+            shard=self.state.plan.shard,
+            backfill=self.backfill,
+            neighbours=neighbours,
+            controls_alone=self.controls_alone.get(gpu.uuid, []),
         )
         if counted := self.counted.get(gpu.uuid):
             counters = {"counters": list(counted.counters), "counters_missing": counted.missing}

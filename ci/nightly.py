@@ -19,6 +19,7 @@ from benchmarks.harness.records import Night, Record, Shard, new_id
 from benchmarks.harness.store import Store, open_store
 
 from . import static_night
+from .beside import read_alone
 from .compiling import compile_first
 from .config import Fork, load_nightly
 from .counting import NIGHTLY_SET, count
@@ -36,6 +37,7 @@ from .starting import FORK_SERVER
 from .static import PROGRAM as STATIC_COMMAND
 
 COMMAND = (sys.executable, "-m", "benchmarks.run")
+CONTROLS_COMMAND = (sys.executable, "-m", "benchmarks.controls_alone")
 COMPILE_COMMAND = (sys.executable, "-m", "benchmarks.compile_first")
 PAGE_CAP_S = 300
 RECORD_BYTES = 1 << 20  # a process of 40 cases leaves about as much
@@ -69,6 +71,7 @@ class Options:
     fork_server: Sequence[str] = FORK_SERVER
     compile_command: Sequence[str] = COMPILE_COMMAND
     static_command: Sequence[str] = STATIC_COMMAND
+    controls_command: Sequence[str] = CONTROLS_COMMAND
 
 
 @dataclass(slots=True)
@@ -105,7 +108,7 @@ def _run(measuring: Measuring, gpus: Sequence[Gpu], options: Options, policy: Po
             _measure_all(gpus, measuring, options)
             result = _judge_and_store(measuring, options, policy)
             if options.page:
-                _build_page(store, options.out / "site", result)
+                build_page(store, options.out / "site", result)
             return result
     except Interrupted as signal:
         kept = f"{signal}: {state.progress()} and stored in {store.name}"
@@ -212,6 +215,7 @@ def _measure_all(gpus: Sequence[Gpu], measuring: Measuring, options: Options) ->
             locks.enter_context(alone_on(gpu, options.wait_s))
         for gpu in waiting:  # one by one: the first compiles for its likes, and counting wants no company
             _prepare(gpu, measuring, options)
+            read_alone(gpu, measuring, options.controls_command)
         measuring.at_once = True
         side_by_side(measuring.measure, waiting, measuring.stop)
 
@@ -291,7 +295,8 @@ def _store_night(measuring: Measuring, night: Night, result: Result) -> None:
         result.messages.append(f"night {night.id}: {error}")
 
 
-def _build_page(store: Store, site: Path, result: Result) -> None:
+def build_page(store: Store, site: Path, result: Result) -> None:
+    """The page of what ``store`` holds, where it can be built here; else a message says where."""
     command = [sys.executable, "-m", "reports", "build", "--store", store.name]
     command += ["--store", str(HISTORY)] if HISTORY.is_dir() else []
     command += ["--out", str(site)]

@@ -275,6 +275,7 @@ class Head(Struct, frozen=True, kw_only=True):
     counters: list[Counter] = []
     counters_missing: str | None = None  # why counters that were asked for are not there
     neighbours: int = 0  # other GPUs of its host on which its night measured at the same time, at most
+    controls_alone: list[Control] = []  # of this GPU, while those that became its neighbours were idle
     shard: Shard | None = None  # of a night that several runs measure; None: all of it
     backfill: str | None = None  # id of the backfill it was measured for; such a record is of no night
     calibration: Calibration | None = None  # never part of a night or a gate

@@ -130,6 +130,7 @@ class FakeNight:
             seed=1,
             page=False,
             command=(sys.executable, "-S", str(fake), str(self.folder)),
+            controls_command=(sys.executable, "-S", "-c", "raise SystemExit(5)"),
             fork_server=(sys.executable, "-S", str(fake.with_name("fake_fork_server.py")), str(fake), str(self.folder)),
         )
 

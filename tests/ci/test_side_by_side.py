@@ -2,19 +2,23 @@
 
 import os
 import signal
+import sys
 import threading
 
+import msgspec
 import pytest
 
 from benchmarks.harness.errors import LockHeldError
 from benchmarks.harness.lock import GpuLock
+from benchmarks.harness.records import Silicon
 from ci.exits import BrokenEnvironmentError, Exit, Interrupted
 from ci.gpus import Gpu
 from ci.processes import interruptible
 from ci.session import load
 from ci.side_by_side import side_by_side
-from tests.ci.nights import QUIET, make_records
+from tests.ci.nights import CONTROLS, QUIET, make_records
 
+COPY = "import shutil, sys; shutil.copy(sys.argv[1], sys.argv[3])"
 GPUS = [Gpu("GPU-1", "NVIDIA H200"), Gpu("GPU-2", "NVIDIA H200")]
 
 
@@ -34,6 +38,35 @@ def test_gpus_are_measured_at_once_each_with_its_own_processes(two_gpus):
     assert sorted(line.rsplit(maxsplit=1)[1] for line in two_gpus.started) == ["GPU-1"] * 5 + ["GPU-2"] * 5
     assert max(record.neighbours for record in two_gpus.stored()) == 1
     assert "measured while up to 1 other GPUs of the host were measured too" in night.notes
+
+
+def beside(took_us, uuid):
+    """Records whose copy control took so long at the start of the process, on one card."""
+    controls = [msgspec.structs.replace(control, median_us=took_us) for control in CONTROLS]
+    return make_records(controls=controls, silicon=Silicon(gpu_uuid=uuid))
+
+
+def test_controls_beside_others_are_held_against_those_alone(two_gpus):
+    found = [record for pair in zip(beside(252.5, "1"), beside(260.0, "2"), strict=True) for record in pair]
+    alone = two_gpus.tmp / "alone.json"
+    alone.write_bytes(msgspec.json.encode(CONTROLS[:1]))
+    command = (sys.executable, "-S", "-c", COPY, str(alone))
+
+    night = two_gpus.night(found, gpus="all", controls_command=command, do={0: "meet", 1: "meet"}).nights[0]
+
+    assert all(record.controls_alone == CONTROLS[:1] for record in two_gpus.stored())
+    notes = [note for note in night.notes if note.startswith("controls of GPU")]
+    assert notes == [
+        "controls of GPU 1 beside others against alone: copy +1.0 %",
+        "controls of GPU 2 beside others against alone: copy +4.0 %: above 2 %, measure with --exclusive",
+    ]
+
+
+def test_controls_that_cannot_be_measured_alone_cost_the_night_nothing(two_gpus):
+    result = two_gpus.night(make_records(QUIET * 2), gpus="all")
+
+    assert result.code == Exit.PASS
+    assert "controls were not measured alone: exit code 5" in (two_gpus.tmp / "progress.txt").read_text()
 
 
 def test_each_gpu_is_locked_while_all_are_measured(two_gpus, monkeypatch):
