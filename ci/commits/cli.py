@@ -1,6 +1,7 @@
 """``python -m ci compare|reproduce|backfill|bisect|trends``: commits and nights held against each other."""
 
 import random
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -201,7 +202,13 @@ def reproduce(
             shown = tables.table(_in_stores(read_stores, stores), what, gpu_model)
             print_json(tables.as_json(shown)) if as_json else tables.show(shown, Console())
             raise typer.Exit(0)
-        history = None if Path(what).is_dir() else _read(stores)
+        is_folder = Path(what).is_dir()
+        if re.fullmatch(r"pr\d+", what) and not is_folder:
+            known = ", ".join(tables.TABLES)
+            raise UsageError(
+                f"{what}: expected a published table, {known}, or a night, record, commit or gate's folder"
+            )
+        history = None if is_folder else _read(stores)
         found = command.reproduce(history, what, case=case, metric=metric, op=op, gpu_model=gpu_model)
         print_json(command.as_json(found)) if as_json else command.show(found, Console(stderr=execute))
         raise typer.Exit(command.run(found) if execute else 0)

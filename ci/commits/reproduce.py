@@ -15,6 +15,7 @@ from benchmarks.harness.environment import collect_environment, commit_of
 from benchmarks.harness.records import Environment, Record, Verdict
 from benchmarks.patterns import matches
 from ci.exits import BrokenEnvironmentError, Exit, MissingDataError, UsageError
+from ci.gpus import CPU
 from ci.measuring import ROOT
 from reports.sources import Stored
 
@@ -113,6 +114,8 @@ def _of_gate(folder: Path, fits: Callable[[dict[str, Any]], bool]) -> Reproducti
 def _of_record(record: Record) -> Reproduction:
     command = [*record.command[:-1], f"{record.id}.json"] if "--out" in record.command else list(record.command)
     steps, notes = _at_commit(record.subject.commit, command)
+    if "--provider" in command:
+        notes = [*notes, "folders are not recorded: give the path of each file that --provider names"]
     return Reproduction(f"record {record.id}", f"seed {record.seed}", steps, _needs_gpu(record), notes=notes)
 
 
@@ -189,6 +192,8 @@ def run(found: Reproduction) -> int:
         BrokenEnvironmentError: it needs a GPU that this machine does not have.
     """
     model = found.differs.get("gpu_model")
+    if model is None and found.needs_gpu and (here := collect_environment().gpu_model) == CPU:
+        model = ("a GPU", here)
     if model is not None:
         raise BrokenEnvironmentError(
             f"{found.what}: measured on {model[0]}, this machine has {model[1]}", "run it there"

@@ -84,11 +84,11 @@ def _defeats(league: League) -> tuple[Table, Table]:
         found = f"{1 + len(others)} of {league.num_compared(clearest.entry, op)}"
         first.append(cells(kernel, keeps, op, found, *rest))
     title, numbers = "Where another kernel is faster than ours", ("#theirs, µs", "#ours, µs", "#theirs, × ours")
-    columns = heads("kernel", "keeps", "op", "#cases", "clearest in", *numbers)
+    columns = heads("~kernel", "keeps", "op", "#cases", "clearest in", *numbers)
     every = tuple(cells(*_defeat(one)) for one in league.defeats())
     return (
         Table(title, columns, tuple(first), empty="Nowhere in this night."),
-        Table(f"{title}, case by case", heads("kernel", "keeps", "op", "case", *numbers), every),
+        Table(f"{title}, case by case", heads("~kernel", "keeps", "op", "case", *numbers), every),
     )
 
 
@@ -108,7 +108,7 @@ def _kernels(league: League) -> Table:
         said = Cell(f"not measured: {facts.missing}", tone="warn")
         rows.append(_kernel(facts.title or facts.name, said, facts, text.MISSING))
     columns = heads(
-        "kernel", "keeps", "~in this night", "largest errors", "its tolerance", "~covers", "licence", "~source"
+        "~kernel", "keeps", "~in this night", "largest errors", "its tolerance", "~covers", "licence", "~source"
     )
     return Table("Kernels", columns, tuple(rows))
 

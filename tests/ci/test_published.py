@@ -214,6 +214,25 @@ def test_the_command_prints_the_table_and_what_measures_it_again(tmp_path):
     assert len(json.loads(found.output)["rows"]) == 22
 
 
+def test_a_pull_request_without_a_table_names_those_that_have_one():
+    result = CliRunner().invoke(app, ["reproduce", "pr5185"])
+
+    assert result.exit_code == Exit.USAGE
+    assert "expected a published table, pr51855, pr52993, pr56082" in " ".join(result.output.split())
+
+
+def test_a_table_is_measured_on_a_gpu_alone(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setattr("subprocess.run", lambda *a, **k: pytest.fail(f"started {a}"))
+    environment = msgspec.structs.replace(ENVIRONMENT, gpu_model="cpu")
+    monkeypatch.setattr("ci.commits.reproduce.collect_environment", lambda: environment)
+
+    result = CliRunner().invoke(app, ["reproduce", "pr51855", "--run"])
+
+    assert result.exit_code == Exit.BROKEN
+    assert "measured on a GPU, this machine has cpu" in " ".join(result.output.split())
+
+
 def test_which_gpu_must_be_plain():
     with pytest.raises(MissingDataError, match="expected one with a night, of none"):
         table(History(), "pr51855")

@@ -107,6 +107,16 @@ def test_record_is_run_by_its_own_command(tmp_path):
     assert found.reason == "seed 7"
 
 
+def test_a_record_with_a_kernel_in_a_file_says_that_its_folder_is_not_known(tmp_path):
+    made = make_night(1, levels=QUIET)
+    own = ["python", "-m", "benchmarks.run", "--provider", "mine.py:Mine", "--out", "7.json"]
+    record = changed(made.records[0], command=own)
+
+    found = of(tmp_path, record.id, MadeNight(made.night, [record, *made.records[1:]]))
+
+    assert "folders are not recorded: give the path of each file that --provider names" in found.notes
+
+
 def test_filters_choose_the_verdict_and_one_that_fits_none_says_so(tmp_path):
     found = of(tmp_path, "latest", make_night(1, levels=QUIET), op="commit")
 
