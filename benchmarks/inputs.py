@@ -46,10 +46,14 @@ class StepInputs:
     accepted: tuple[int, ...]
 
     @property
+    def activations(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """q, k, v, raw_gate and raw_beta, as every verify takes them."""
+        return (self.q, self.k, self.v, self.raw_gate, self.raw_beta)
+
+    @property
     def verify_inputs(self) -> tuple[Tensor, ...]:
         """What every verify of the step reads, whichever its layer's state."""
-        gate = (self.gate.A_log, self.gate.dt_bias)
-        return (self.q, self.k, self.v, self.raw_gate, self.raw_beta, *gate, self.query_start_loc)
+        return (*self.activations, self.gate.A_log, self.gate.dt_bias, self.query_start_loc)
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ class PreparedRecurrence:
         rows = (case.num_requests, case.shape.spec_query_len)
         self._slots = workload.slots.long()
         self._q, self._k, self._v, self._raw_gate, self._raw_beta = (
-            x.view(*rows, *x.shape[1:]).float() for x in (step.q, step.k, step.v, step.raw_gate, step.raw_beta)
+            x.view(*rows, *x.shape[1:]).float() for x in step.activations
         )
         self._out = torch.full_like(step.v, torch.nan)
         self._corrections = [torch.full_like(self._v, torch.nan) for _ in workload.states]

@@ -135,11 +135,9 @@ class PreparedChunk:
     def __init__(self, module: ModuleType, workload: Workload) -> None:
         self._module, self._workload = module, workload
         rows = (workload.case.num_requests, workload.case.shape.spec_query_len)
-        step = workload.step
-        tokens = (step.q, step.k, step.v, step.raw_gate, step.raw_beta)
-        self._inputs = [tensor.view(*rows, *tensor.shape[1:]) for tensor in tokens]
+        self._inputs = [tensor.view(*rows, *tensor.shape[1:]) for tensor in workload.step.activations]
         self._states = [state[workload.slots.long()] for state in workload.states]
-        self._out, self._state = step.v, self._states[0]
+        self._out, self._state = workload.step.v, self._states[0]
 
     @torch.no_grad()
     def launch(self, op: Op, number: int) -> None:

@@ -59,7 +59,7 @@ class PreparedWy:
     def __init__(self, module: ModuleType, workload: Workload) -> None:
         self._module, self._workload = module, workload
         step, shape = workload.step, workload.case.shape
-        self._inputs = [x[None] for x in (step.q, step.k, step.v, step.raw_gate, step.raw_beta)]
+        self._inputs = [x[None] for x in step.activations]
         self._out = torch.empty_like(self._inputs[2])
         size = (len(workload.states), workload.states[0].shape[0], shape.num_heads, shape.spec_query_len)
         self._corrections = torch.empty((*size, shape.value_dim), device=workload.device)
@@ -123,8 +123,7 @@ class PreparedRecurrent:
 
     def __init__(self, module: ModuleType, workload: Workload) -> None:
         self._module, self._workload = module, workload
-        step = workload.step
-        self._inputs = [x[None] for x in (step.q, step.k, step.v, step.raw_gate, step.raw_beta)]
+        self._inputs = [x[None] for x in workload.step.activations]
         self._out = torch.empty_like(self._inputs[2])
 
     def launch(self, op: Op, number: int) -> None:

@@ -35,11 +35,7 @@ def _verified(workload: Workload, place: int) -> tuple[Tensor, Records]:
         torch.zeros((*rows, 2 * shape.key_dim), dtype=torch.float64, device=workload.device),
     )
     out = reference.verify(
-        step.q,
-        step.k,
-        step.v,
-        step.raw_gate,
-        step.raw_beta,
+        *step.activations,
         workload.states[place],
         records,
         workload.gate(place),
@@ -53,11 +49,7 @@ def _verified(workload: Workload, place: int) -> tuple[Tensor, Records]:
 def _every_state(workload: Workload, place: int) -> dict[str, Tensor]:
     step, pool = workload.step, workload.states[place].double()
     out = reference.full_state_verify(
-        step.q,
-        step.k,
-        step.v,
-        step.raw_gate,
-        step.raw_beta,
+        *step.activations,
         pool,
         workload.gate(place),
         step.query_start_loc,

@@ -91,7 +91,7 @@ class PreparedRecoverSSM:
     def __init__(self, module: ModuleType, workload: Workload, backend: str) -> None:
         self._module, self._workload = module, workload
         step, case = workload.step, workload.case
-        self._inputs = [x[None] for x in (step.q, step.k, step.v, step.raw_gate, step.raw_beta)]
+        self._inputs = [x[None] for x in step.activations]
         self._out = torch.empty_like(self._inputs[2])
         self._records = [
             module.KDARecoverSSMRecords(records.correction, records.key_gate)
@@ -226,8 +226,7 @@ class PreparedNative:
 
     def __init__(self, module: ModuleType, workload: Workload) -> None:
         self._module, self._workload = module, workload
-        step = workload.step
-        self._inputs = [x[None] for x in (step.q, step.k, step.v, step.raw_gate, step.raw_beta)]
+        self._inputs = [x[None] for x in workload.step.activations]
         self._out = torch.empty_like(self._inputs[2])
 
     def launch(self, op: Op, number: int) -> None:

@@ -37,9 +37,8 @@ class FullState:
 
     def launch(self, op, place):
         step, gate = self.workload.step, self.workload.gate(place)
-        activations = (step.q, step.k, step.v, step.raw_gate, step.raw_beta)
         rows = (step.query_start_loc, self.workload.slots, step.num_sampled)
-        self.out = reference.full_state_verify(*activations, self.pools[place], gate, *rows)
+        self.out = reference.full_state_verify(*step.activations, self.pools[place], gate, *rows)
 
     def outputs(self, op, place):
         return Outputs(out=self.out, states=self.pools[place][self.workload.slots.long()])
@@ -53,12 +52,11 @@ class LastState(FullState):
 
     def launch(self, op, place):
         self.place, step, gate = place, self.workload.step, self.workload.gate(place)
-        activations = (step.q, step.k, step.v, step.raw_gate, step.raw_beta)
         shape = self.workload.case.shape
         sizes = (len(self.workload.slots), shape.num_heads, shape.spec_query_len)
         records = Records(torch.zeros(*sizes, shape.value_dim), torch.zeros(*sizes, 2 * shape.key_dim))
         rows = (step.query_start_loc, self.workload.slots)
-        self.out = reference.verify(*activations, self.pools[place], records, gate, *rows)
+        self.out = reference.verify(*step.activations, self.pools[place], records, gate, *rows)
 
     def outputs(self, op, place):
         return Outputs(out=self.out, state=self.workload.states[place][self.workload.slots.long()])
