@@ -158,6 +158,7 @@ def _excluded(site: Site, night: Night, records: Sequence[Process]) -> Iterator[
         (problem.status, f"{line.provider} {line.op} {line.metric}", problem.reason or "no reason given")
         for record in records
         for line, problem in record.columns.not_ok()
+        if line.provider not in record.peer_names  # the league says why
     )
     for (status, series, reason), number in reasons.most_common(MOST_REASONS):
         yield cells(f"{status}: {series}, {number} times", reason)

@@ -52,6 +52,16 @@ def test_what_does_not_count_has_its_reason(golden_history, now):
     ] in rows
 
 
+def test_what_others_leave_out_is_the_leagues_to_say(tmp_path, now):
+    write_night(Store(tmp_path), NightPlan(1, others=("full_state",)))
+
+    (fold,) = section(runs_document(Site(read_stores([str(tmp_path)]), now)), "nvidia-h200").folds
+
+    said = [row[0] for row in texts(fold.tables[1])]
+    assert any("recoverssm" in line for line in said)
+    assert not any("full_state" in line for line in said)
+
+
 def test_only_the_newest_nights_are_opened_and_the_table_has_all(tmp_path, now):
     store = Store(tmp_path)
     for day in range(1, DETAILED + 4):
