@@ -53,7 +53,12 @@ def _gain_chart(key: str, title: str, lengths: Sequence[int], points: Sequence[A
         for one in points
     )
     return Chart(
-        key, title, "context length, Ki tokens (log scale)", "more tokens than full state, %", lines, x_log=True
+        key,
+        title,
+        "context length, Ki tokens (log scale)",
+        "more tokens than full state, % (higher is better)",
+        lines,
+        x_log=True,
     )
 
 

@@ -33,7 +33,7 @@ function historyLayout(history, metric, c) {
   const layout = baseLayout(c);
   const cuts = history.nights.filter((night) => night.cut);
   layout.xaxis = { ...layout.xaxis, type: "date", title: { text: "night (UTC)" }, hoverformat: "%Y-%m-%d %H:%M UTC" };
-  layout.yaxis = { ...layout.yaxis, title: { text: metric.unit === "pct" ? "%" : unitName(metric.unit) }, tickformat: "~r" };
+  layout.yaxis = { ...layout.yaxis, title: { text: `${metric.unit === "pct" ? "%" : unitName(metric.unit)} (lower is better)` }, tickformat: "~r" };
   layout.yaxis.tickformat = metric.unit === "pct" ? "~g" : ",~g";
   layout.shapes = cuts.map((night) => ({ type: "line", xref: "x", yref: "paper", x0: night.utc, x1: night.utc, y0: 0, y1: 1, line: { color: c.quiet, width: 1, dash: "dash" } }));
   layout.annotations = cuts.map((night) => ({ x: night.utc, y: 1, yref: "paper", yanchor: "top", xanchor: "right", text: night.cut, showarrow: false, font: { size: 11, color: c.quiet }, textangle: -90 }));

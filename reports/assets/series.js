@@ -102,7 +102,7 @@ async function showSamples(mine, slug, timeline, name, series, night) {
   const drawn = own.map((process, place) => ({ label: process.id, ...found[place] })).filter((process) => process.values?.length);
   said.textContent = saying(timeline.nights[night], data, drawn.length, own);
   chart.hidden = !drawn.length;
-  if (drawn.length) whenNear(chart, () => drawSamples(chart, drawn, series.unit));
+  if (drawn.length) whenNear(chart, () => drawSamples(chart, drawn, series));
   table.replaceChildren(...own.map((process, place) => processRow(timeline, series, process, found[place], data?.unreadable[place])));
 }
 

@@ -126,7 +126,7 @@ function drawSeries(element, timeline, series, { byOrder, selected }) {
 }
 
 // Processes side by side in the order they ran; a cross is a sample that does not count.
-function drawSamples(element, processes, unit) {
+function drawSamples(element, processes, series) {
   return plot(element, (c) => {
     const [counted, dropped, lines] = [0, 1, 2].map(() => ({ x: [], y: [], text: [] }));
     let start = 0;
@@ -134,7 +134,7 @@ function drawSamples(element, processes, unit) {
       const away = new Set(out);
       values.forEach((value, index) => {
         const trace = away.has(index) ? dropped : counted;
-        trace.x.push(start + index); trace.y.push(value); trace.text.push(`${label}, sample ${index}: ${withUnit(value, unit)}`);
+        trace.x.push(start + index); trace.y.push(value); trace.text.push(`${label}, sample ${index}: ${withUnit(value, series.unit)}`);
       });
       const middle = median(values.filter((_, index) => !away.has(index)));
       lines.x.push(start, start + values.length - 1, null); lines.y.push(middle, middle, null);
@@ -142,7 +142,7 @@ function drawSamples(element, processes, unit) {
     }
     const layout = baseLayout(c);
     layout.xaxis = { ...layout.xaxis, title: { text: "samples in order, process after process" }, showticklabels: false };
-    layout.yaxis = { ...layout.yaxis, title: { text: unitName(unit) }, tickformat: ",~g" };
+    layout.yaxis = { ...layout.yaxis, title: { text: valueTitle(series, element.clientWidth < NARROW_PX) }, tickformat: ",~g" };
     const hover = { hovertemplate: "%{text}<extra></extra>", mode: "markers" };
     const traces = [
       { ...counted, ...hover, name: "sample", marker: { color: c.ours, size: 5, opacity: 0.7 } },

@@ -182,6 +182,14 @@ def test_what_a_colour_says_is_said_in_words_or_marks_too(shown):
     assert silent == []
 
 
+def test_an_axis_says_its_unit_and_which_way_is_better(shown):
+    axes = "({ layout }) => Object.keys(layout).map((name) => layout[name].title?.text)"
+    for chart in shown.locator("main .js-plotly-plot:visible").all():
+        assert any(re.search("better|must not change", title or "") for title in chart.evaluate(axes))
+    for figure in shown.locator("main figure.drawing svg").all():
+        assert "better" in figure.text_content()
+
+
 def test_every_figure_is_saved_as_png_and_svg(shown, golden_site):
     for chart in shown.locator("main .js-plotly-plot:visible").all():
         for form in ("PNG", "SVG"):
