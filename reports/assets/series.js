@@ -4,6 +4,7 @@
 const choice = Object.fromEntries(["gpu", "case", "series", "x"].map((name) => [name, document.querySelector(`[data-choose=${name}]`)]));
 const part = (name) => document.querySelector(`[data-part=${name}]`);
 const FIRST_ROWS = 60;
+const whenIdle = window.requestIdleCallback ?? setTimeout; // Safari has none
 let turn = 0; // of the newest choice; what an earlier one still loads is not shown
 
 function fillChoice(select, options, wanted) {
@@ -71,7 +72,7 @@ function fillNights(mine, timeline, series, selected) {
   const rows = (places) => places.map((index) => nightRow(timeline, series, index, own[index], index === selected));
   const first = Math.max(FIRST_ROWS, shown.indexOf(selected) + 1);
   part("nights").replaceChildren(...rows(shown.slice(0, first)));
-  if (shown.length > first) requestIdleCallback(() => { if (mine === turn) part("nights").append(...rows(shown.slice(first))); }, { timeout: 2000 });
+  if (shown.length > first) whenIdle(() => { if (mine === turn) part("nights").append(...rows(shown.slice(first))); });
 }
 
 function nightRow(timeline, series, index, own, isSelected) {
