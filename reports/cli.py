@@ -118,12 +118,15 @@ def build(
     try:
         kept = Kept(cache / "parts.json")
         built = build_site(history, out, trust=records, raw=not public, kept=kept)
-        digests.save()
-        kept.save()
     except ForeignFolderError as error:
         _fail(error, USAGE)
     except OSError as error:
         _fail(f"--out: {error}", ENVIRONMENT)
+    try:
+        digests.save()
+        kept.save()
+    except OSError as error:
+        typer.echo(f"notice: --cache: {error}; the next build reads everything again", err=True)
     if not history.nights:
         typer.echo("notice: no night is recorded in these stores; the page says so", err=True)
     elif not built.num_gpu_nights:

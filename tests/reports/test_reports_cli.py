@@ -35,6 +35,20 @@ def test_build_of_an_empty_store_passes_with_a_notice(tmp_path):
     assert (tmp_path / "site" / "index.html").is_file()
 
 
+def test_build_leaves_its_cache_beside_the_site_and_does_without_one_that_cannot_be_written(golden_store, tmp_path):
+    (tmp_path / "file").touch()
+
+    plain = run("build", "--store", golden_store, "--out", tmp_path / "site")
+    code, output = run(
+        "build", "--store", golden_store, "--out", tmp_path / "other", "--cache", tmp_path / "file" / "cache"
+    )
+
+    assert plain[0] == code == 0
+    assert sorted(path.name for path in (tmp_path / ".site.cache").iterdir()) == ["digests", "parts.json"]
+    assert "notice: --cache: " in output
+    assert (tmp_path / "other" / "index.html").is_file()
+
+
 def test_build_of_a_store_that_is_not_there_is_a_usage_error(tmp_path):
     code, output = run("build", "--store", tmp_path / "nowhere", "--out", tmp_path / "site")
 

@@ -31,7 +31,7 @@ def test_it_is_markdown_with_the_pages_that_were_asked_for(golden_history, now, 
     assert written.startswith("# RecoverSSM nights\n\nBuilt 2026-01-04 08:00 UTC.\n\n## Regressions")
     assert written.count("\n# Trust\n") == 1
     assert "| false alarms | at most 1 % | 0 of 300 | ✓ kept |" in written
-    assert "# Static\n\n## Static\n\nNo night of these stores has compiled kernels." in written
+    assert "# Static\n\n## Static\n\nNo night of these stores has compiled kernels: " in written
     assert HEADLINE.replace("_", r"\_") in written
 
 
