@@ -16,7 +16,7 @@ SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], object]], ...] = (
 
 
 class ExitedError(Exception):
-    """A peer called ``sys.exit``."""
+    """A peer called ``sys.exit``, or raised what else passes by those who handle errors."""
 
 
 @contextmanager
@@ -25,8 +25,12 @@ def contained() -> Iterator[None]:
     before = [read() for read, _ in SETTINGS]
     try:
         yield
+    except (Exception, KeyboardInterrupt):  # an interrupt is for the whole process
+        raise
     except SystemExit as error:
         raise ExitedError(f"sys.exit({error.code!r})") from error
+    except BaseException as error:
+        raise ExitedError(f"{type(error).__name__}: {error}") from error
     finally:
         for value, (read, write) in zip(before, SETTINGS, strict=True):
             if read() != value:

@@ -39,6 +39,18 @@ class Broken(Mine):
     def __init__(self):
         raise RuntimeError("of another torch\\nand so on")
 
+class Passing(Mine):
+    name = "passing"
+
+    def __init__(self):
+        raise BaseException("by all who handle errors")
+
+class Exiting(Mine):
+    name = "exiting"
+
+    def __init__(self):
+        raise SystemExit(3)
+
 class NoPeer(Mine):
     ops = ("commit", "fold")
 
@@ -94,6 +106,8 @@ def test_a_class_in_a_file_is_found_and_says_who_it_is(file):
     ("name", "reason"),
     [
         ("Absent", "not installed: pip install absent"),
+        ("Passing", "does not load: ExitedError: BaseException: by all who handle errors"),
+        ("Exiting", "does not load: ExitedError: sys.exit(3)"),
         ("Broken", "does not load: RuntimeError: of another torch"),
         (
             "NoPeer",
