@@ -66,7 +66,8 @@ def judge_night(bench: Bench, tonight: Tonight) -> Night:
 
 def _with_trends(night: Night, records: Sequence[Record], earlier: Sequence[Night], bench: Bench) -> Night:
     """The night with what it says together with those before it, which also goes into a file of ``--out``."""
-    before = [one for one in earlier if one.created_utc <= night.created_utc and one.id != night.id]
+    own = set(night.all_records)
+    before = [one for one in earlier if one.created_utc <= night.created_utc and own.isdisjoint(one.all_records)]
     pinned = bench.config.pinned_night(night.gpu_model)
     trends = examine([*read_nights(bench.store, before, pinned), Measured(night, records)], bench.policy, pinned)
     write_trends(trends, night.case_set, bench.out)

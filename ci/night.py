@@ -53,18 +53,19 @@ def choose_base(
     Its records have today's names of cases that were renamed.
     So a night of one case, or of a smaller set, never becomes the base that hides what has vanished. One that has lost
     records, and with them the ``min_processes`` to judge by, serves only where there is no other. Nor does one from the
-    future, written by a clock that ran ahead, stay the newest for ever.
+    future, written by a clock that ran ahead, stay the newest for ever. A night of some of the same records is
+    none: it is an earlier merging of tonight's shards.
     """
     aliases = aliases or Aliases()
     min_processes = tonight.processes_needed(min_processes)
     now = max(record.created_utc for record in tonight.records)
     environment = tonight.records[0].environment.cut_key(host=False)
-    wanted = set(tonight.selected)
+    wanted, own = set(tonight.selected), {record.id for record in tonight.records}
     best: Base | None = None
     best_rank = (False, 0)
     for night in sorted(nights, key=lambda n: (n.created_utc <= now, n.created_utc, n.id), reverse=True):
         count = len(wanted & {aliases.now(v.case) for v in night.verdicts})
-        if not night.accepted or not count or (True, count) <= best_rank:
+        if not night.accepted or not count or (True, count) <= best_rank or not own.isdisjoint(night.all_records):
             continue
         records = [
             aliases.renamed(r) for r in read_records(night.records) if r.environment.cut_key(host=False) == environment

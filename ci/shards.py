@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.cases import BenchCase
-from benchmarks.harness.errors import BranchError
+from benchmarks.harness.errors import BranchError, UnsentError
 from benchmarks.harness.records import Night, Record, Shard
 from benchmarks.harness.store import Store
 from benchmarks.sharding import ShardOf, deal
@@ -70,7 +70,7 @@ def merge(store: Store, name: str, pattern: str, out: Path) -> tuple[list[Night]
         code = min(code, Exit(night.exit_code), key=WORST_FIRST.index)
         try:
             store.add_night(night)
-        except BranchError as error:  # written, and the message says how to publish it
+        except (BranchError, UnsentError) as error:  # written, and the message says how to publish it
             messages.append(f"night {night.id}: {error}")
             code = Exit.BROKEN
     return nights, messages, code

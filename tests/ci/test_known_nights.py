@@ -20,7 +20,7 @@ DECISION = Decision("kernels", "a check that batches need", TODAY, TODAY + dt.ti
 def nights(tmp_path, monkeypatch):
     """Nights a day apart."""
     days = (f"2020-01-{day:02d}T03:00:00Z" for day in range(1, 31))
-    monkeypatch.setattr("ci.nightly.utc_now", lambda: next(days))
+    monkeypatch.setattr("ci.judged_night.utc_now", lambda: next(days))
     return FakeNight(tmp_path)
 
 

@@ -76,6 +76,17 @@ def test_night_knows_the_shard_that_it_lacks_and_is_no_base(sharded):
     assert "shard 2/2: no record of it" in night.notes
 
 
+def test_night_merged_again_is_not_held_against_itself(sharded):
+    sharded(1)
+    sharded(2)
+    sharded.merge()
+
+    (again,), _, code = sharded.merge()
+
+    assert (code, again.base_night) == (Exit.PASS, None)
+    assert {v.verdict for v in again.verdicts} == {"new"}
+
+
 def test_series_of_an_absent_shard_are_missing_against_the_base_night(sharded):
     sharded.night.night(of_cases(NAMES), selected=NAMES)
     sharded(1)
