@@ -1,5 +1,5 @@
 # Every target can be run again at any time: what is done already is not done twice.
-# Options: PYTHON=python3.12  KIND=cpu|gpu  JOBS=2  GPU_JOBS=12  STORE=FOLDER  SITE=FOLDER
+# Options: PYTHON=python3.12  KIND=cpu|gpu  JOBS=2  GPU_JOBS=12  STORE=FOLDER  SITE=FOLDER  PAGE=--public
 # BENCH='-k verify --benchmark-compare' and ASV='--bench bench_memory' go to pytest and to `asv run` as they are.
 
 PYTHON ?= python3
@@ -8,6 +8,7 @@ JOBS ?= 2
 GPU_JOBS ?= 12
 STORE ?= out/store
 SITE ?= out/site
+PAGE ?=
 OP ?= verify
 CASE ?= kimi_k3_tp8_b32_t8_a3.84_fp32
 PROVIDER ?= recoverssm
@@ -18,12 +19,12 @@ STORES = --store $(STORE) $(if $(wildcard reports/history),--store reports/histo
 define BUILD_PAGE
 case '$(STORE)' in branch:*) ;; *) mkdir -p '$(STORE)' ;; esac; \
   if $(PY) -c 'import jinja2' 2>/dev/null; then \
-    $(PY) -m reports build $(STORES) --out $(SITE) >/dev/null && echo 'page: $(abspath $(SITE))/index.html'; \
+    $(PY) -m reports build $(STORES) --out $(SITE) $(PAGE) >/dev/null && echo 'page: $(abspath $(SITE))/index.html'; \
   else echo 'no jinja2 here: where it is, run python -m reports build $(STORES) --out $(SITE)'; fi
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test test-long test-gpu test-gpu-long sanitize profile nightly bench asv site fetch job-summary clean
+.PHONY: help setup check test test-long test-gpu test-gpu-long sanitize profile nightly bench asv site leg-begin leg-end leg-artifacts publish fetch job-summary clean
 
 help: ## this list
 	@echo 'make nightly   the whole job in one command; make test   everything that needs no GPU'
@@ -83,6 +84,31 @@ asv: setup ## the ops under asv for HEAD, beside the recorded nights; the page i
 
 site: setup ## the page alone, from $(STORE) and the recorded nights
 	@$(BUILD_PAGE)
+
+leg-begin: ## the nights so far (branch perf-history) into out/leg/store, for one of several runners to judge against
+	rm -rf out/leg && mkdir -p out/leg/store
+	git ls-remote --exit-code origin refs/heads/perf-history >/dev/null; \
+	  case $$? in \
+	    0) git fetch --quiet origin perf-history && git archive FETCH_HEAD | tar -x -C out/leg/store ;; \
+	    2) echo 'no branch perf-history yet: this night has none before it' ;; \
+	    *) exit 1 ;; \
+	  esac
+	touch out/leg/begun
+
+leg-end: ## what came into out/leg/store since leg-begin, as out/leg/night.tar.gz
+	mkdir -p out/leg/store/records out/leg/store/nights
+	cd out/leg/store && find records nights -type f -newer ../begun | tar -czf ../night.tar.gz -T -
+
+leg-artifacts: ## what the newest run of nightly.yml left on GitHub, into out/artifacts; who left nothing has no folder there
+	rm -rf out/artifacts && mkdir -p out/artifacts
+	run=$$(gh run list --workflow nightly.yml --limit 1 --json databaseId --jq '.[0].databaseId') && \
+	  { gh run download "$$run" --pattern 'night-*' --dir out/artifacts || echo "run $$run: nothing was downloaded"; }
+
+publish: ## the site in $(SITE) as the branch gh-pages: one commit, without those before it
+	index=$$(mktemp -u) && trap 'rm -f "$$index"' EXIT && export GIT_INDEX_FILE="$$index" && \
+	  git --work-tree='$(SITE)' add --all --force . && \
+	  commit=$$(git -c user.name=nightly -c user.email=nightly@localhost commit-tree -m 'the site' "$$(git write-tree)") && \
+	  git push --quiet --force origin "$$commit:refs/heads/gh-pages"
 
 fetch: ## one commit by its hash, as of a pull request: make fetch COMMIT=SHA
 	git fetch --quiet origin '$(COMMIT)'

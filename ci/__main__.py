@@ -23,6 +23,7 @@ from .calibrate.cli import app as calibrate
 from .commits.cli import app as commits
 from .gate.cli import app as gate
 from .history.cli import app as history
+from .legs.cli import app as legs
 from .posting.cli import app as posting
 from .shell import JsonFlag, end_with, errors, print_json
 from .trends.cli import app as trends
@@ -45,6 +46,7 @@ app.add_typer(gate, name="gate")
 app.add_typer(accept, name="accept")
 app.add_typer(announce)
 app.add_typer(posting)
+app.add_typer(legs)
 app.add_typer(commits)
 app.add_typer(trends)
 app.add_typer(calibrate, name="calibrate")

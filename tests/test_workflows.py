@@ -32,12 +32,14 @@ def test_actions_are_pinned_by_commit_with_their_version(workflow):
 
 
 PERMISSIONS = {
-    "nightly.yml": {"night": {"contents": "write"}},
+    "nightly.yml": {"night": {"contents": "read"}},
+    "publish.yml": {"publish": {"actions": "read", "contents": "write"}},
     "pr-gate.yml": {"prepare": {"contents": "read"}, "run": {}, "judge": {}},
     "pr-gate-post.yml": {"post": {"actions": "read", "checks": "write", "contents": "read", "pull-requests": "write"}},
 }
 STARTED_BY = {
     "nightly.yml": {"schedule", "workflow_dispatch"},
+    "publish.yml": {"schedule", "workflow_dispatch"},
     "pr-gate.yml": {"pull_request"},
     "pr-gate-post.yml": {"workflow_run"},
 }
@@ -110,19 +112,47 @@ class TestNightly:
     def test_one_night_at_a_time_uses_a_card_and_is_never_cut_short(self, job):
         assert job["concurrency"] == {"group": "gpu-${{ matrix.gpu }}", "cancel-in-progress": False}
 
-    def test_the_page_is_left_out_where_jinja2_is_not_installed(self, job):
-        (page,) = [step for step in job["steps"] if step.get("name") == "page"]
+    def test_a_leg_reads_the_nights_so_far_and_leaves_what_it_added(self, job):
+        commands = [step["run"] for step in job["steps"] if "run" in step]
         (upload,) = [step for step in job["steps"] if "upload-artifact" in step.get("uses", "")]
 
-        assert page["run"] == "make site STORE=branch:perf-history SITE=out/site"
-        assert upload["with"]["path"] == "out/site"
-        assert upload["with"]["if-no-files-found"] == "ignore"
+        assert commands[2] == "make leg-begin"
+        assert commands[3].endswith(" --store out/leg/store")
+        assert commands[-1] == "make leg-end"
+        assert upload["with"]["name"] == "night-${{ matrix.gpu }}"
+        assert upload["with"]["path"] == "out/leg/night.tar.gz"
+        assert upload["if"] == "${{ !cancelled() }}"  # a night that fails is published too
 
-    def test_the_store_is_the_branch_so_that_a_night_finds_the_last_one(self, job):
-        (night,) = [step["run"] for step in job["steps"] if " ci nightly " in step.get("run", "")]
 
-        assert night.endswith("--store branch:perf-history")
-        assert job["permissions"] == {"contents": "write"}
+class TestPublish:
+    @pytest.fixture
+    def job(self):
+        return loaded("publish.yml")["jobs"]["publish"]
+
+    def commands(self, job):
+        return {step["name"]: step for step in job["steps"] if "run" in step}
+
+    def test_it_waits_for_no_runner(self, job):
+        assert job["runs-on"] == "ubuntu-latest"
+        assert "needs" not in job
+        assert "workflow_run" not in started_by(loaded("publish.yml"))
+
+    def test_it_expects_every_leg_of_the_nights(self, job):
+        legs = loaded("nightly.yml")["jobs"]["night"]["strategy"]["matrix"]["gpu"]
+
+        assert f"--expect {','.join(legs)} " in self.commands(job)["into one store"]["run"]
+        overdue = self.commands(job)["has every card had its night"]["run"]
+        assert all(f"nvidia-{leg}*" in overdue for leg in legs)
+
+    def test_a_missing_leg_makes_it_red_and_the_page_is_published_all_the_same(self, job):
+        steps = self.commands(job)
+
+        assert "if" not in steps["into one store"]
+        for name in ("page", "feed, badge, issue text", "publish", "has every card had its night"):
+            assert steps[name]["if"] == "${{ !cancelled() }}"
+
+    def test_raw_records_which_name_hosts_stay_off_the_published_page(self, job):
+        assert self.commands(job)["page"]["run"].endswith("PAGE=--public")
 
 
 class TestGate:
