@@ -171,6 +171,30 @@ def today(
         raise typer.Exit(INVALID)
 
 
+@app.command()
+def publish(
+    site: Annotated[Path, typer.Option(help="Folder of a built site.")],
+    url: Annotated[
+        str, typer.Option(help="Where it is to lie: s3://bucket/prefix or another URL, empty or of a site.")
+    ],
+) -> None:
+    """Bring a built site to a URL: what differs is sent, pages last, and what the site no longer has is removed.
+
+    Example: `python -m reports publish --site site --url s3://kernels/site`
+    """
+    from reports.publishing import publish as send
+    from reports.site import ForeignFolderError
+
+    try:
+        done = send(site, url)
+    except ForeignFolderError as error:
+        _fail(error, USAGE)
+    except StoreError as error:
+        _fail(f"--url: {error}", ENVIRONMENT)
+    sent = f"{done.num_sent} files sent ({done.sent_bytes / 1e6:.1f} MB), {done.num_as_before} as before"
+    typer.echo(f"{url}: {sent}, {done.num_removed} removed")
+
+
 def _cache(out: Path) -> Path:
     return out.resolve().parent / f".{out.resolve().name}.cache"
 

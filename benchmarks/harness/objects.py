@@ -11,6 +11,7 @@ from .errors import MissingPackageError, RemoteError
 # Protocols whose objects appear whole under their name; elsewhere a file is written aside and renamed.
 WHOLE_WRITES = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "memory"}
 PREFIX_LISTS = {"s3", "s3a", "gs", "gcs"}  # whose packages hand the beginning of a name to the server
+TYPED = {"s3": "ContentType", "s3a": "ContentType", "gs": "content_type", "gcs": "content_type"}  # and how to say so
 READ_ONLY = ("http://", "https://")
 
 
@@ -93,16 +94,27 @@ class Objects:
             got[paths[path]] = content
         return got
 
-    def put(self, name: str, content: bytes, *, new: bool = False) -> None:
+    def is_empty(self) -> bool:
+        """Whether nothing lies there."""
+        with self._explained("listed", "it"):
+            try:
+                return not self._fs.ls(self._root, detail=False)
+            except FileNotFoundError:
+                return True
+
+    def put(self, name: str, content: bytes, *, new: bool = False, content_type: str | None = None) -> None:
         """Write an object, whole at any moment.
 
+        Args:
+            content_type: of what a browser is to be served; where the protocol keeps one.
         Raises:
             FileExistsError: it is to be ``new``, and is there already.
         """
         path = self._path(name)
         with self._explained("written", name):
             if self.protocol in WHOLE_WRITES:
-                self._fs.pipe_file(path, content, mode="create" if new else "overwrite")
+                typed = {TYPED[self.protocol]: content_type} if content_type and self.protocol in TYPED else {}
+                self._fs.pipe_file(path, content, mode="create" if new else "overwrite", **typed)
                 return
             if new and self._fs.exists(path):
                 raise FileExistsError(path)

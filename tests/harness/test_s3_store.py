@@ -11,6 +11,7 @@ from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import fsspec
 import pytest
 
 from benchmarks.harness.objects import Objects
@@ -158,3 +159,20 @@ def test_a_store_can_be_read_from_a_web_server(tmp_path, monkeypatch):
         assert store.records() == [make_record()]
         assert len(store.nights()) == len(store.nights()) == 1
         server.shutdown()
+
+
+def test_a_site_is_published_with_the_types_that_browsers_need(url, tmp_path):
+    from reports.publishing import publish
+    from reports.site import MARKER
+
+    site = tmp_path / "site"
+    site.mkdir()
+    for place in (MARKER, "index.html", "page.css", "data.js"):
+        (site / place).touch()
+
+    assert publish(site, url).num_sent == 3
+    assert publish(site, url).num_sent == 0
+
+    filesystem, root = fsspec.url_to_fs(url)
+    types = [filesystem.info(f"{root}/{place}")["ContentType"] for place in ("index.html", "page.css", "data.js")]
+    assert types == ["text/html", "text/css", "text/javascript"]

@@ -150,7 +150,7 @@ def test_a_screenshot_of_no_site_is_a_usage_error(tmp_path):
     assert "build a site: python -m reports build" in output
 
 
-@pytest.mark.parametrize("command", [[], ["build"], ["today"], ["table"], ["screenshot"]], ids=" ".join)
+@pytest.mark.parametrize("command", [[], ["build"], ["today"], ["publish"], ["table"], ["screenshot"]], ids=" ".join)
 def test_help_of_each_command_has_an_example(command):
     code, output = run(*command, "--help")
 
