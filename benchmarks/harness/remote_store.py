@@ -5,7 +5,9 @@ name of its own, so writers never meet, and merging two stores is putting their 
 """
 
 import os
+import re
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext, suppress
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
@@ -92,29 +94,28 @@ class RemoteStore(Store):
         key = (kind, model, prefix)
         if whole is None and key not in self._listed:
             found = self._objects.facts(f"{kind}/{model}", prefix)
-            self._listed[key] = {name: fact for name, fact in found.items() if name.endswith((".json", ".parquet"))}
+            # Names are the server's word, and become files here.
+            ours = re.compile(rf"{kind}/{re.escape(model)}/{FOLDER_NAME.pattern}\.(json|parquet)", re.IGNORECASE)
+            self._listed[key] = {name: fact for name, fact in found.items() if ours.fullmatch(name)}
         return self._listed[key] if whole is None else whole
 
     def gpu_models(self) -> list[str]:
         return self._models_of("nights")
 
     def _fetch(self, kind: Kind, ids: set[str] | None, gpu_model: str = "*") -> None:
-        models = self._models_of(kind) if gpu_model == "*" else [gpu_model]
-        with self._locked():
-            for model in models:
-                is_listed = ids is None or (kind, model, "") in self._listed
-                for month in [""] if is_listed else sorted({name[:MONTH] for name in ids or ()}):
-                    listed = self._list(kind, model, month)
-                    wanted = [name for name in listed if ids is None or _id(name) in ids]
-                    self._download([name for name in wanted if not self._has(name, listed[name])], listed)
-                if ids is None:
-                    self._forget_removed(kind, model)
+        for model in self._models_of(kind) if gpu_model == "*" else [gpu_model]:
+            is_listed = ids is None or (kind, model, "") in self._listed
+            for month in [""] if is_listed else sorted({name[:MONTH] for name in ids or ()}):
+                listed = self._list(kind, model, month)
+                wanted = [name for name in listed if ids is None or _id(name) in ids]
+                self._download([name for name in wanted if not self._has(name, listed[name])], listed)
+            if ids is None:
+                self._forget_removed(kind, model)
 
     def _fetch_json(self, ids: set[str], gpu_model: str) -> None:
         """Records of one GPU model without their samples, and without a listing: a record never changes."""
-        names = [f"records/{gpu_model}/{name}.json" for name in sorted(ids)]
-        with self._locked():
-            self._download([name for name in names if not (self.folder / name).exists()], {})
+        names = [f"records/{gpu_model}/{name}.json" for name in sorted(ids) if FOLDER_NAME.fullmatch(name.lower())]
+        self._download([name for name in names if not (self.folder / name).exists()], {})
 
     def _has(self, name: str, fact: Fact) -> bool:
         path = self.folder / name
@@ -130,24 +131,30 @@ class RemoteStore(Store):
         """Samples before their record, as a store is written; what is not there any more stays away."""
         ordered = sorted(names, key=lambda name: name.endswith(".json"))
         for at in range(0, len(ordered), BATCH):
-            for name, content in self._objects.get(ordered[at : at + BATCH]).items():
-                path = self.folder / name
-                path.parent.mkdir(parents=True, exist_ok=True)
-                aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-                aside.write_bytes(content)
-                if name in listed and (changed := listed[name].changed_ns):
-                    os.utime(aside, ns=(changed, changed))
-                aside.replace(path)
-                self._read_now.add(name)
+            found = self._objects.get(ordered[at : at + BATCH])
+            with self._locked():  # not while the network takes its time: others on this machine store records meanwhile
+                for name, content in found.items():
+                    self._keep(name, content, listed.get(name))
+
+    def _keep(self, name: str, content: bytes, fact: Fact | None) -> None:
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        aside.write_bytes(content)
+        if fact is not None and fact.changed_ns:
+            os.utime(aside, ns=(fact.changed_ns, fact.changed_ns))
+        aside.replace(path)
+        self._read_now.add(name)
 
     def _forget_removed(self, kind: str, model: str) -> None:
-        """Files that others took away, as they could not be read."""
+        """Files that others took away, as they could not be read; samples of a record of this moment stay with it."""
         listed = self._list(kind, model)
-        for path in (self.folder / kind / model).glob("*.*"):
-            if self._name(path) not in listed and not self._mark(path).exists():
-                path.unlink(missing_ok=True)
+        with self._locked():
+            for path in (self.folder / kind / model).glob("*.*"):
+                if self._name(path) not in listed and not self._mark(path.with_suffix(".json")).exists():
+                    path.unlink(missing_ok=True)
 
-    def _files(
+    def files(
         self,
         kind: Kind,
         ids: set[str] | None,
@@ -157,13 +164,15 @@ class RemoteStore(Store):
         before: str | None = None,
         samples: bool = True,
     ) -> list[Path]:
+        if not self.folder.is_dir():
+            return []
         if newest is not None and ids is None and gpu_model != "*":
             ids = self._newest(kind, gpu_model, newest, before)
         if kind == "records" and ids is not None and gpu_model != "*" and not samples:
             self._fetch_json(ids, gpu_model)
         else:
             self._fetch(kind, ids, gpu_model)
-        return super()._files(kind, ids, gpu_model, newest=newest, before=before)
+        return super().files(kind, ids, gpu_model, newest=newest, before=before)
 
     def _newest(self, kind: Kind, model: str, count: int, before: str | None) -> set[str]:
         """Ids of the newest so many, month by month backwards where a listing can be narrowed, so that years need not
@@ -171,9 +180,8 @@ class RemoteStore(Store):
         """
         found: set[str] = set()
         if self._objects.narrows_listings:
-            month = (
-                before[:MONTH] if before else f"{datetime.now(UTC) + timedelta(days=1):%Y%m}"
-            )  # a clock may be ahead
+            ahead = datetime.now(UTC) + timedelta(days=1)  # as a host's clock may be
+            month = before[:MONTH] if before else f"{ahead:%Y%m}"
             for _ in range(RECENT_MONTHS):
                 found |= self._ids(kind, model, month, before)
                 month = f"{datetime.strptime(month, '%Y%m').replace(tzinfo=UTC) - timedelta(days=1):%Y%m}"
@@ -189,8 +197,9 @@ class RemoteStore(Store):
 
     def _set_interrupted_aside(self) -> None:
         """What a killed download left here is no damage: it is fetched again."""
-        with self._locked():
-            for path in self.folder.glob("[rn]*/*/*"):
+        left = [path for path in self.folder.glob("[rn]*/*/*") if path.suffix in (".tmp", ".parquet")]
+        with self._locked() if left else nullcontext():
+            for path in left:
                 if path.suffix == ".tmp" or (path.suffix == ".parquet" and not path.with_suffix(".json").exists()):
                     path.unlink(missing_ok=True)
 
@@ -263,7 +272,8 @@ class RemoteStore(Store):
                 path = self.folder / mark.relative_to(self.folder / UNSENT)
                 if path.exists():
                     parts = [samples_path(path), path] if path.parent.parent.name == "records" else [path]
-                    self._send(parts)
+                    with suppress(AlreadyStoredError):  # sent before it was killed, and accepted by an owner since
+                        self._send(parts)
                 mark.unlink(missing_ok=True)  # without its JSON a record was never stored
 
     def _name(self, path: Path) -> str:

@@ -188,7 +188,7 @@ class Store:
             check: of a record's samples, by the path of its JSON; None where samples are of no concern.
         """
         self._set_interrupted_aside()
-        for path in self._files("records", wanted, gpu_model, samples=check is not None):
+        for path in self.files("records", wanted, gpu_model, samples=check is not None):
             record = self._read(path, decode, None if check is None else partial(check, path))
             if record is not None:
                 yield record
@@ -200,9 +200,9 @@ class Store:
         inside is checked when it is read.
         """
         self._set_interrupted_aside()
-        for path in self._files("records", None):
+        for path in self.files("records", None):
             self._read(path, partial(decode_header, kind="record"), partial(_require_samples, path))
-        for path in self._files("nights", None):
+        for path in self.files("nights", None):
             self._read(path, partial(decode_header, kind="night"))
 
     def nights(
@@ -220,7 +220,7 @@ class Store:
             before: no newer night than this one; an id.
             decode: what makes a night of its file.
         """
-        paths = self._files("nights", ids, gpu_model or "*", newest=newest, before=before)
+        paths = self.files("nights", ids, gpu_model or "*", newest=newest, before=before)
         return [night for path in paths if (night := self._read(path, decode)) is not None]
 
     def recent_nights(self, gpu_model: str | None = None, *, pinned: str | None = None) -> list[Night]:
@@ -273,7 +273,7 @@ class Store:
                 raise StoreError(f"{kind}: expected a plain name without folders, got {part!r}")
         return self.folder / kind / gpu_model / f"{name}.json"
 
-    def _files(
+    def files(
         self,
         kind: Kind,
         ids: set[str] | None,
@@ -285,7 +285,8 @@ class Store:
     ) -> list[Path]:
         """JSON files in order of time. Without ``samples`` a store elsewhere need not bring those."""
         if ids is not None and gpu_model != "*":
-            named = (self._path(kind, gpu_model, name) for name in ids)
+            # Ids come from nights that others wrote; one that is no plain name is of no record.
+            named = (self._path(kind, gpu_model, name) for name in ids if FOLDER_NAME.fullmatch(name.lower()))
             paths = [path for path in named if path.exists()]
         else:
             found = (self.folder / kind).glob(f"{gpu_model}/*.json")

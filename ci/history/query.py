@@ -11,11 +11,11 @@ import msgspec
 
 from benchmarks.harness.records import SCHEMA_VERSION, schema_version
 from benchmarks.harness.stats.verdict import summarize
-from benchmarks.harness.store import Kind, Store
+from benchmarks.harness.store import RECENT_NIGHTS, Store
 from ci.exits import BrokenEnvironmentError, CommandError, Exit
 from reports.derive import DERIVED, Derived, Series, overhead
 
-from .layout import list_files, open_existing
+from .layout import open_existing
 
 if TYPE_CHECKING:
     import duckdb
@@ -145,8 +145,10 @@ class _Newest:
     records: Sequence[str]
 
 
-def query(stores: Sequence[str], filters: Filters) -> Answer:
+def query(stores: Sequence[str], filters: Filters, *, nights: int = RECENT_NIGHTS) -> Answer:
     """Newest accepted values of all stores together; an id that two stores hold counts once.
+
+    Only the newest ``nights`` of each GPU model are looked at, so that a question takes as long after years.
 
     Derived headline metrics (``reports.derive.DERIVED``) come from the processes of one night that has all they need.
 
@@ -156,15 +158,18 @@ def query(stores: Sequence[str], filters: Filters) -> Answer:
     """
     answer = Answer()
     opened = [open_existing(spec) for spec in stores]
-    nights = _paths(opened, "nights")
+    paths = _night_paths(opened, filters.gpu_model, nights)
     with connect() as connection:
-        usable = _usable(nights.values(), answer)
+        usable = _usable(paths, answer)
         newest = [_newest(row) for row in run(connection, _NEWEST, usable, verdict=_VERDICT)]
         plain = [item for item in newest if filters.fit(item.gpu, *item.key[:4])]
         derived = _derivable(newest, filters)
-        wanted = {name for item in [*plain, *(pair[1] for pair in derived)] for name in item.records}
-        records = _paths(opened, "records", wanted)
-        answer.problems += [f"record {name}: named by a night, in no store" for name in sorted(wanted - set(records))]
+        wanted: dict[str, set[str]] = {}
+        for item in [*plain, *(pair[1] for pair in derived)]:
+            wanted.setdefault(item.gpu, set()).update(item.records)
+        records = _record_paths(opened, wanted)
+        absent = sorted(set().union(*wanted.values()) - set(records))
+        answer.problems += [f"record {name}: named by a night, in no store" for name in absent]
         measured = _measured(connection, _usable([records[name] for name in sorted(records)], answer))
     answer.rows = [_row(item, measured) for item in plain]
     answer.rows += [row for what, item in derived if (row := _derive(what, item, measured)) is not None]
@@ -174,14 +179,23 @@ def query(stores: Sequence[str], filters: Filters) -> Answer:
     return answer
 
 
-def _paths(stores: Sequence[Store], kind: Kind, ids: Set[str] | None = None) -> dict[str, Path]:
-    """JSON files by id, all or those named, as the first store that holds one has it."""
+def _night_paths(stores: Sequence[Store], gpu_model: str, count: int) -> list[Path]:
+    """The newest so many of each GPU model of each store; an id counts once, as the first store has it."""
     found: dict[str, Path] = {}
     for store in stores:
-        store.fetch(ids, kinds=(kind,))
-        files = list_files(store.folder)
-        for path in files.nights if kind == "nights" else files.records:
-            if ids is None or path.stem in ids:
+        for model in store.gpu_models():
+            if fnmatchcase(model, gpu_model):
+                for path in store.files("nights", None, model, newest=count):
+                    found.setdefault(path.stem, path)
+    return list(found.values())
+
+
+def _record_paths(stores: Sequence[Store], wanted: Mapping[str, Set[str]]) -> dict[str, Path]:
+    """Of ids by GPU model; samples need not come."""
+    found: dict[str, Path] = {}
+    for store in stores:
+        for model, ids in wanted.items():
+            for path in store.files("records", set(ids), model, samples=False):
                 found.setdefault(path.stem, path)
     return found
 

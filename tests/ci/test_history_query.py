@@ -246,3 +246,24 @@ def test_environment_changes_do_not_hide_the_newest_value(tmp_path):
     store = store_nights(tmp_path, make_night(1), make_night(2, levels=[9.0] * 3, environment=newer))
 
     assert one(store, op="verify", provider="recoverssm", metric="device_us").value == 9.0
+
+
+def test_only_the_newest_nights_are_looked_at_and_at_a_url_no_samples_are_fetched(tmp_path, monkeypatch):
+    from benchmarks.harness.objects import Objects
+    from benchmarks.harness.store import open_store
+    from ci.history.importing import import_from
+
+    store = store_nights(tmp_path / "from", *(make_night(day) for day in (1, 2, 3)))
+    monkeypatch.setenv("RECOVERSSM_CACHE_DIR", str(tmp_path / "here"))
+    url = f"file://{tmp_path}/there"
+    import_from(store.folder, open_store(url))
+    monkeypatch.setenv("RECOVERSSM_CACHE_DIR", str(tmp_path / "elsewhere"))
+    asked: list[str] = []
+    get = Objects.get
+    monkeypatch.setattr(Objects, "get", lambda self, names: asked.extend(names) or get(self, names))
+
+    rows = query([url], Filters(), nights=1).rows
+
+    assert [row.value for row in rows] == [row.value for row in query([str(store.folder)], Filters()).rows]
+    assert len(asked) == 1 + 3
+    assert not [name for name in asked if name.endswith(".parquet")]

@@ -10,8 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from benchmarks.harness.errors import AlreadyStoredError, MissingPackageError, RemoteError, UnsentError
-from benchmarks.harness.objects import Objects
-from benchmarks.harness.records import Acceptance
+from benchmarks.harness.objects import Fact, Objects
+from benchmarks.harness.records import Acceptance, decode_record, encode
 from benchmarks.harness.remote_store import RemoteStore, cache_folder
 from benchmarks.harness.store import open_store
 from tests.harness.stored import make_night, make_record, make_table
@@ -228,3 +228,44 @@ def test_the_newest_nights_up_to_one_are_found_and_no_others_are_read(url, tmp_p
     assert sorted(path.stem for path in store.folder.rglob("*.json")) == sorted({*ids[-2:], *ids[3:7]})
     assert found(newest=100) == ids
     assert [night.id for night in store.recent_nights()] == ids
+
+
+def test_names_that_lead_out_of_the_store_become_no_files(tmp_path, monkeypatch):
+    class Hostile(Objects):
+        def folders(self, name):
+            return ["nvidia-h200", "..", "../.."]
+
+        def facts(self, folder, prefix=""):
+            names = [
+                f"{folder}/../../../out.json",
+                f"{folder}/..",
+                f"{folder}/a/b.json",
+                f"{folder}/.x.json",
+                "/etc/x.json",
+            ]
+            return dict.fromkeys(names, Fact(1, 1))
+
+        def get(self, names):
+            return dict.fromkeys(names, b"x")
+
+    store = RemoteStore(tmp_path / "a" / "b" / "c", Hostile("memory://hostile"), writable=False)
+
+    store.fetch()
+    assert store.records() == store.nights() == []
+    assert list(store.read_each(decode_record, None, {"../../../../out", "/etc/x"}, "nvidia-h200")) == []
+
+    assert [path for path in tmp_path.rglob("*") if path.is_file() and path.name != ".lock"] == []
+
+
+def test_a_night_that_was_accepted_elsewhere_before_it_was_known_to_be_sent_stays_accepted(url, monkeypatch):
+    night = make_night("20261129T150000Z-abc-000009", [], accepted=False)
+    store = open_store(url)
+    path = store.add_night(night)
+    mark = store.folder / "unsent" / path.relative_to(store.folder)
+    mark.touch()  # as a kill would leave it
+    by = Acceptance(owner="kernels", reason="meant", at_utc="2026-11-30T00:00:00Z")
+    accepted = replace(night, accepted=True, acceptance=by)
+    Objects(url).put(path.relative_to(store.folder).as_posix(), encode(accepted))
+
+    assert open_store(url).nights() == [accepted]
+    assert not mark.exists()

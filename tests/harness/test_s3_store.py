@@ -176,3 +176,12 @@ def test_a_site_is_published_with_the_types_that_browsers_need(url, tmp_path):
     filesystem, root = fsspec.url_to_fs(url)
     types = [filesystem.info(f"{root}/{place}")["ContentType"] for place in ("index.html", "page.css", "data.js")]
     assert types == ["text/html", "text/css", "text/javascript"]
+
+
+def test_an_object_that_is_to_be_new_is_refused_where_one_is(url):
+    Objects(url).put("nights/a.json", b"first", new=True)
+
+    with pytest.raises(FileExistsError):
+        Objects(url).put("nights/a.json", b"second", new=True)
+
+    assert Objects(url).get(["nights/a.json"]) == {"nights/a.json": b"first"}
