@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
-from .exits import Exit, Interrupted
+from .exits import Exit, Interrupted, UsageError
 
 try:
     import typer
@@ -105,6 +105,13 @@ def nightly(  # the options are the documentation
     night: Annotated[
         str | None, typer.Option(metavar="NAME", help="What all shards of a night are told by; ci merge takes it.")
     ] = None,
+    executor: Annotated[
+        str, typer.Option(metavar="local|slurm", help="Measure here, or in shards on the nodes of a cluster.")
+    ] = "local",
+    fleet: Annotated[
+        Path | None,
+        typer.Option(exists=True, dir_okay=False, help="Of --executor slurm: its partitions."),
+    ] = None,
     exclusive: Annotated[
         bool | None,
         typer.Option("--exclusive/--at-once", help="Measure one GPU at a time, or all at once (ci/nightly.toml)."),
@@ -138,7 +145,9 @@ def nightly(  # the options are the documentation
             end_with(preview.listing(case_set, pattern), as_json)
         case_set, cases = preview.select_cases(case_set, pattern)
         preview.require_peers(providers, provider or ())
-        own_shard, cases = take_shard(shard, night, cases)
+        if executor not in ("local", "slurm"):
+            raise UsageError(f"--executor: expected local or slurm, got {executor!r}")
+        own_shard, cases = (None, cases) if executor == "slurm" else take_shard(shard, night, cases)
         config = load_nightly()
         count = processes if processes is not None else config.processes
         if dry_run or estimate:
@@ -168,7 +177,13 @@ def nightly(  # the options are the documentation
             providers=providers,
             provider_files=provider or (),
         )
-        result = run_nightly(options, Console(stderr=True))
+        console = Console(stderr=True)
+        if executor == "slurm":
+            from .fleet.command import nightly_on_cluster
+
+            result = nightly_on_cluster(options, cases, night, fleet, console)
+        else:
+            result = run_nightly(options, console)
         _finish(result, options.store, as_json)
 
 

@@ -32,6 +32,7 @@ WISHED = {  # on a GPU host: installed where pip can reach them, done without el
     ("report", "dev"): "pages and lint need another machine",
     ("remote",): "stores at URLs need another machine",
     ("nvbench",): "series under nvbench-cold are skipped",
+    ("cluster",): "`ci nightly --executor slurm` reaches no node like this one",
     ("tools",): "`make bench` and `make asv` need another machine",
 }
 HOSTS = ("torch", "triton")  # what a GPU host must bring itself

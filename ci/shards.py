@@ -56,16 +56,15 @@ def merge(store: Store, name: str, pattern: str, out: Path) -> tuple[list[Night]
         raise MissingDataError(
             f"no record of a night {name} in {store.folder}", "bring its shards there: ci history import"
         )
-    sets = {(record.case_set, record.shard.count) for record in records if record.shard}
-    if len(sets) > 1:
-        raise UsageError(f"night {name}: expected one set in one number of shards, got {sorted(sets)}")
-    ((case_set, _),) = sets
     bench = Bench(store, load_nightly(), load_policy(), out)
     out.mkdir(parents=True, exist_ok=True)
     nights, messages, code = [], list[str](), Exit.PASS
     for model in order_of_models(records, bench.config.static.archs):
         own = [record for record in records if record.environment.gpu_model == model]
-        night = judge_night(bench, _tonight(bench, case_set, pattern, own))
+        sets = {(record.case_set, record.shard.count) for record in own if record.shard}
+        if len(sets) > 1:
+            raise UsageError(f"night {name} on {model}: expected one set in one number of shards, got {sorted(sets)}")
+        night = judge_night(bench, _tonight(bench, own[0].case_set, pattern, own))
         nights.append(night)
         code = min(code, Exit(night.exit_code), key=WORST_FIRST.index)
         try:

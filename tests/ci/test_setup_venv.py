@@ -92,6 +92,7 @@ def test_a_gpu_host_keeps_its_torch_and_works_without_a_network(tmp_path, pip, m
         "pyyaml",
         "s3fs",
         "cuda-bench",
+        "submitit",
         "pygaljs",
     ]
     assert not [
@@ -109,7 +110,7 @@ def test_a_gpu_host_without_a_wheel_of_nvbench_says_so(tmp_path, pip, monkeypatc
 
     setup_venv.set_up("gpu", tmp_path / ".venv")
 
-    assert [call[-1].partition(">")[0] for call in pip.calls] == ["hypothesis", "pyyaml", "s3fs", "pygaljs"]
+    assert [call[-1].partition(">")[0] for call in pip.calls] == ["hypothesis", "pyyaml", "s3fs", "submitit", "pygaljs"]
     assert "not installed: nvbench (no wheel for aarch64)" in capsys.readouterr().out
 
 

@@ -1,0 +1,44 @@
+"""Reads the file that says where a night's shards run: pools of like nodes, and what is done about trouble."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+
+from ci.config import Positive, Text, load_toml
+from ci.exits import UsageError
+
+Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9_-]{0,31}$")]
+
+
+class Pool(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Nodes with one kind of GPU, or without any."""
+
+    name: Name
+    partition: Text
+    gres: Text | None = None  # as "gpu:h200:1"; None: nodes without a GPU
+    shards: Positive = 1
+    cpus_per_task: Positive = 4
+    time_min: Positive = 60
+    sbatch: dict[str, str] = {}  # further options of sbatch, by name: account, qos, constraint, ...
+
+
+class Fleet(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The content of the file."""
+
+    version: Literal[1]
+    pool: Annotated[list[Pool], msgspec.Meta(min_length=1)]
+    control: list[str] = []  # run first on each node; an exit code other than 0 quarantines it
+    retries: Annotated[int, msgspec.Meta(ge=0)] = 2  # of a shard whose job was lost or failed
+    backoff_s: Annotated[float, msgspec.Meta(ge=0)] = 60  # before the first retry; twice as long before the next
+    poll_s: Annotated[float, msgspec.Meta(gt=0)] = 15
+    give_up_min: Positive = 240  # after so long the night is judged without what has not come
+
+
+def load_fleet(path: Path) -> Fleet:
+    """Raises UsageError that names the file, the place and what was expected there."""
+    fleet = load_toml(path, Fleet)
+    names = [pool.name for pool in fleet.pool]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise UsageError(f"{path}: pool: expected each name once, got {sorted(twice)} twice")
+    return fleet
