@@ -3,7 +3,7 @@
 
 const CARD_SYMBOLS = ["circle", "square", "diamond", "triangle-up", "cross", "star", "pentagon", "hexagon"];
 const MAIN_FROM = 0.42; // share of the figure's height that lanes lie below
-const WHOLE_NIGHTS = 60; // the newest ones, of which every process is drawn; older ones by their extremes, or a page of 400 is slow
+const WHOLE_NIGHTS = 60; // the newest ones, of which every process is a mark; more marks than that are slow
 
 // Cards share a hue and differ by shade and by shape.
 const shade = (place) => 1 - 0.18 * (place % 4);
@@ -19,20 +19,31 @@ function orderTicks(timeline) {
   return { tickmode: "array", tickvals: values, ticktext: values.map((index) => timeline.nights[index].utc.slice(0, 10)) };
 }
 
-// Places of the processes that are drawn: all of the newest nights with a value, the lowest and the highest of each older one.
+// Of the newest nights with a value every process; of each older one the lowest and the highest. As places of processes, by night.
 function drawnProcesses(timeline, series) {
   const byNight = new Map();
   timeline.processes.forEach(({ night }, index) => {
     if (series.values[index] !== null) byNight.set(night, [...(byNight.get(night) ?? []), index]);
   });
-  const oldest = [...byNight.keys()].at(-WHOLE_NIGHTS) ?? 0;
-  const ends = (own) => [own.reduce((a, b) => (series.values[b] < series.values[a] ? b : a)), own.reduce((a, b) => (series.values[b] > series.values[a] ? b : a))];
-  return new Set([...byNight].flatMap(([night, own]) => (night < oldest ? ends(own) : own)));
+  const nights = [...byNight], end = (own, sign) => own.reduce((a, b) => (sign * series.values[b] > sign * series.values[a] ? b : a));
+  const whole = nights.slice(-WHOLE_NIGHTS).flatMap(([, own]) => own), ends = nights.slice(0, -WHOLE_NIGHTS).map(([night, own]) => [night, [end(own, -1), end(own, 1)]]);
+  return { whole: new Set(whole), ends, any: new Set([...whole, ...ends.flatMap(([, own]) => own)]) };
+}
+
+// One upright for each old night; a mark for each of its processes would take a browser seconds.
+function rangeTraces(timeline, series, x, c, ends) {
+  if (!ends.length) return [];
+  const flat = (pick) => ends.flatMap(([night, own]) => [...own.map((index) => pick(night, index)), null]);
+  return [{
+    name: "lowest to highest process", mode: "lines", opacity: 0.5, line: { color: c.ours, width: 2 },
+    x: flat((night) => x[night]), y: flat((_, index) => series.values[index]), customdata: flat((night) => night),
+    text: flat((night, index) => `${timeline.nights[night].when}<br>one process: ${withUnit(series.values[index], series.unit)}`), hovertemplate: "%{text}<extra></extra>",
+  }];
 }
 
 function dotTraces(timeline, series, x, c, drawn) {
   return timeline.cards.map((card, place) => {
-    const own = timeline.processes.map((process, index) => [process, index]).filter(([process, index]) => process.card === place && drawn.has(index));
+    const own = timeline.processes.map((process, index) => [process, index]).filter(([process, index]) => process.card === place && drawn.whole.has(index));
     return {
       name: `card ${card}`, showlegend: timeline.cards.length > 1, mode: "markers",
       x: own.map(([process]) => x[process.night]), y: own.map(([, index]) => series.values[index]),
@@ -45,7 +56,7 @@ function dotTraces(timeline, series, x, c, drawn) {
 }
 
 function medianTrace(timeline, series, x, c) {
-  const trace = { name: "median of the night", x: [], y: [], text: [], customdata: [], mode: "lines+markers", line: { color: c.ours, width: 1.5 }, marker: { color: c.surface, size: 8, symbol: "circle", line: { color: c.ours, width: 2 } }, hovertemplate: "%{text}<extra></extra>" };
+  const trace = { name: "median of the night", x: [], y: [], text: [], customdata: [], mode: timeline.nights.length > WHOLE_NIGHTS ? "lines" : "lines+markers", line: { color: c.ours, width: 1.5 }, marker: { color: c.surface, size: 8, symbol: "circle", line: { color: c.ours, width: 2 } }, hovertemplate: "%{text}<extra></extra>" };
   let before = null;
   series.medians.forEach((value, index) => {
     if (value === null) return;
@@ -72,7 +83,7 @@ function verdictTraces(timeline, series, x, c) {
 }
 
 function laneTraces(timeline, lanes, x, c, drawn) {
-  const own = timeline.processes.map((process, index) => ({ ...process, index })).filter(({ index }) => drawn.has(index));
+  const own = timeline.processes.map((process, index) => ({ ...process, index })).filter(({ index }) => drawn.any.has(index));
   return lanes.map((lane, row) => ({
     name: lane.title, showlegend: false, yaxis: `y${row + 2}`,
     mode: timeline.nights.length > WHOLE_NIGHTS ? "lines" : "markers", line: { color: c.quiet, width: 1 },
@@ -121,7 +132,7 @@ function drawSeries(element, timeline, series, { byOrder, selected }) {
     });
     const axis = { ...layout.xaxis, title: { text: even ? "nights in order (UTC)" : "night (UTC)" }, anchor: lanes.length ? `y${lanes.length + 1}` : "y" };
     layout.xaxis = even ? { ...axis, ...orderTicks(timeline) } : { ...axis, type: "date", hoverformat: "%Y-%m-%d %H:%M UTC" };
-    return [[...laneTraces(timeline, lanes, x, c, drawn), ...dotTraces(timeline, series, x, c, drawn), levelTrace(series, x, c), medianTrace(timeline, series, x, c), ...verdictTraces(timeline, series, x, c)], layout];
+    return [[...laneTraces(timeline, lanes, x, c, drawn), ...rangeTraces(timeline, series, x, c, drawn.ends), ...dotTraces(timeline, series, x, c, drawn), levelTrace(series, x, c), medianTrace(timeline, series, x, c), ...verdictTraces(timeline, series, x, c)], layout];
   });
 }
 
