@@ -65,7 +65,16 @@ def test_emulated_tilings_give_the_same_bits(dtype, monkeypatch):
     assert all(torch.equal(one, first) for other in bits for one, first in zip(other, bits[0], strict=True))
 
 
-@pytest.mark.parametrize(("arch", "spec_query_len"), [(103, 9), (90, 8), (90, 9), (90, 16)])
+def _without_tail(launch, products):
+    """Less a ninth and tenth token's: 64 in eight sums for each of their probes and slices of 64 value rows."""
+    _, form, _, spec_query_len, constants = launch
+    num_probes = 2 * (spec_query_len - 8) if form == "wgmma" and spec_query_len in (9, 10) else 0
+    fused, alone = products
+    sums = 8 * num_probes * constants["BV"] // 64
+    return fused - 7 * sums, alone - sums
+
+
+@pytest.mark.parametrize(("arch", "spec_query_len"), [(103, 9), (90, 8), (90, 9), (90, 10), (90, 16)])
 def test_compilers_fuse_the_same_products_in_every_tiling(arch, spec_query_len, tmp_path):
     """The emulator fuses none; where a tiling had other ones fused, a row's bits would depend on the batch."""
     launches = []
@@ -84,7 +93,11 @@ def test_compilers_fuse_the_same_products_in_every_tiling(arch, spec_query_len, 
     found = json.loads(done.stdout)
 
     for dtype in ("float32", "bfloat16"):
-        of_dtype = [products for products, launch in zip(found, launches, strict=True) if launch[2] == dtype]
+        of_dtype = [
+            _without_tail(launch, products)
+            for products, launch in zip(found, launches, strict=True)
+            if launch[2] == dtype
+        ]
         assert len(of_dtype) > 1
         assert all(products == of_dtype[0] for products in of_dtype)
 
