@@ -86,7 +86,6 @@ function setUpCharts(section) {
   const [cases, metric, op] = ["[data-chart=cases]", "[data-history-choice]", "[data-op-choice]"].map((s) => section.querySelector(s));
   let data = null, shown = null;
   const redraw = () => { shown = metric.value; whenNear(history, () => drawHistory(history, data, metric.value)); };
-  const pick = (select, wanted) => { select.value = [...select.options].some((option) => option.value === wanted) ? wanted : select.options[0]?.value; };
   section.addEventListener("caseselected", (event) => {
     data = event.detail;
     if (!metric.options.length) metric.append(...data.history.metrics.map((item) => new Option(item.title, item.key)));

@@ -90,10 +90,9 @@ function fillChanges(index) {
 
 async function show(state) {
   const mine = ++turn;
-  if ([...control.gpu.options].some((option) => option.value === state.gpu)) control.gpu.value = state.gpu;
-  const slug = control.gpu.value, index = await loadData(`${slug}/commit`);
+  const slug = pick(control.gpu, state.gpu), index = await loadData(`${slug}/commit`);
   const names = index.cases.map((one) => one.name);
-  const name = [state.case, control.case.value, control.case.dataset.first].find((one) => names.includes(one)) ?? names[0];
+  const name = [state.case, control.case.dataset.first].find((one) => names.includes(one)) ?? names[0];
   const facts = index.cases.find((one) => one.name === name);
   const data = await loadData(`${slug}/commit-${facts.file}`);
   if (mine !== turn) return;

@@ -65,6 +65,12 @@ const pageState = {
   },
 };
 
+// Shows what an address asks for, or the first choice where it asks for none that is there. Returns what is shown.
+function pick(select, wanted) {
+  select.value = [...select.options].some((option) => option.value === wanted) ? wanted : (select.options[0]?.value ?? "");
+  return select.value;
+}
+
 // A table that goes on beyond its right edge fades there.
 function setUpFade(box) {
   const update = () => box.classList.toggle("more", box.scrollLeft + box.clientWidth < box.scrollWidth - 1);

@@ -9,19 +9,17 @@ let turn = 0; // of the newest choice; what an earlier one still loads is not sh
 
 function fillChoice(select, options, wanted) {
   select.replaceChildren(...options.map(([value, label]) => new Option(label, value)));
-  select.value = options.some(([value]) => value === wanted) ? wanted : (options[0]?.[0] ?? "");
-  return select.value;
+  return pick(select, wanted);
 }
 
 // What the address asks for, or the nearest that there is.
 async function show(state) {
   const mine = ++turn;
   loadScript(PLOTLY).catch(() => {}); // while data come; who draws says it when it did not
-  if ([...choice.gpu.options].some((option) => option.value === state.gpu)) choice.gpu.value = state.gpu;
-  const slug = choice.gpu.value;
+  const slug = pick(choice.gpu, state.gpu);
   const timeline = await loadData(`${slug}/timeline`);
   const cases = Object.keys(timeline.files);
-  const preferred = cases.includes(state.case) ? state.case : cases.includes(choice.case.value) ? choice.case.value : cases.find((name) => name === choice.case.dataset.first) ?? cases[0];
+  const preferred = [state.case, choice.case.dataset.first].find((name) => cases.includes(name)) ?? cases[0];
   const data = await loadData(`${slug}/series-${timeline.files[preferred]}`);
   if (mine !== turn) return;
   const name = fillChoice(choice.case, cases.map((one) => [one, one]), preferred);

@@ -6,7 +6,15 @@ import pytest
 
 from reports.pages.registry import PAGES
 from tests.reports.browsing import is_light, opened
+from tests.reports.golden import SKIPPED
 
+CHOICES = {  # an address of each page that has choices, with none of them its first
+    "commit": "gpu=nvidia-h100&case=kimi_k3_tp8_b1_t8_a3.84_fp32&figure=step&by=T",
+    "series": f"gpu=nvidia-h100&case={SKIPPED}&x=order",
+    "compare": "a=night:20260101T020000Z-h200-abc123&b=night:20260102T020000Z-h200-abc123&least=5&show=unsure&words=b8",
+    "cases": f"model=nvidia-h200&case={SKIPPED}&verdict=unchanged&words=b8&figure=verify&op=commit",
+    "regressions": "show=all&gpu=nvidia-h200&words=verify",
+}
 NAMES = [page.name for page in PAGES]
 
 
@@ -74,3 +82,18 @@ def test_state_in_the_address_is_followed_back_and_forth(browser, golden_site):
 
         page.go_back()
         assert page.evaluate("pageState.get()") == {"a": "1", "b": "x y&"}
+
+
+@pytest.mark.parametrize(("name", "choices"), CHOICES.items())
+def test_what_a_page_shows_depends_on_its_address_alone_and_not_on_the_one_before(browser, golden_site, name, choices):
+    shown = "JSON.stringify([...document.querySelectorAll('main :is(select, input)')].map((e) => [e.name, e.value]))"
+    with opened(browser, golden_site, f"{name}.html") as page:
+        page.wait_for_load_state("networkidle")
+        first = page.evaluate(shown)
+
+        page.evaluate("location.hash = '#' + " + repr(choices))
+        page.wait_for_function(f"first => {shown} !== first", arg=first)
+        page.wait_for_load_state("networkidle")
+        page.go_back()
+
+        page.wait_for_function(f"first => {shown} === first", arg=first)
