@@ -9,9 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from scipy import stats
-
 from benchmarks.harness.records import Night
+from benchmarks.harness.stats.distributions import t_quantile
 from ci.config import load_thresholds
 from reports import derive, details, text
 from reports.pages.page import Content, Data, Page, Part, Site
@@ -161,7 +160,7 @@ def _data(site: Site, sides: Sequence[Side], choices: Choices) -> Iterator[Data 
     yield (
         "compare",
         {
-            "t975": [round(float(stats.t.ppf(0.975, freedom)), 4) for freedom in range(1, MAX_FREEDOM + 1)],
+            "t975": [round(t_quantile(0.975, freedom), 4) for freedom in range(1, MAX_FREEDOM + 1)],
             "stands_for": choices.stands_for,
             "sides": {side.key: _facts(site, side) for side in sides},
         },

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
 
+from .distributions import t_above
 from .gate_power import DESIGN, SUSPICION_LEVEL, rate_with
 from .modes import MIN_DISTANCE_PCT, mode_distance_pct
 from .paired import PairLimits
@@ -130,7 +130,7 @@ def _tail(excess: Floats, diffs: Floats) -> Floats:
     n = len(diffs)
     error = diffs.std(axis=0, ddof=1) / np.sqrt(n)
     with np.errstate(divide="ignore", invalid="ignore"):
-        p: Floats = stats.t.sf(excess / error, n - 1)
+        p: Floats = t_above(excess / error, n - 1)
     return np.where(error > 0, p, np.where(excess > 0, 0.0, 1.0))
 
 
@@ -166,6 +166,8 @@ def in_blocks(order: Indices, rng: Rng) -> Places:
 
 def exact_upper_pct(num_found: int, num_tried: int) -> float | None:
     """Exact (Clopper-Pearson) one-sided 95 % upper bound of a rate, in percent; None without a trial."""
+    from scipy import stats
+
     if num_tried == 0:
         return None
     return 100.0 if num_found == num_tried else 100 * float(stats.beta.ppf(BOUND, num_found + 1, num_tried - num_found))

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
 
+from .distributions import t_above
 from .verdict import FALSE_DISCOVERY_RATE, discoveries
 
 MIN_PROCESSES = 5  # of a night's value
@@ -141,7 +141,7 @@ def surprise(values: Sequence[float], level_start: int = 0) -> Surprise | None:
         return None
     shift, spread = float(logs[-1] - np.median(recent)), _mad(recent)
     z = shift / spread if spread > 0 else math.copysign(math.inf, shift) if shift else 0.0
-    return Surprise(100 * math.expm1(shift), z, float(2 * stats.t.sf(abs(z), len(recent) - 1)), len(recent))
+    return Surprise(100 * math.expm1(shift), z, float(2 * t_above(abs(z), len(recent) - 1)), len(recent))
 
 
 def to_confirm(

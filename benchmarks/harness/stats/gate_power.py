@@ -10,8 +10,9 @@ from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
-from scipy import optimize, special, stats
+from scipy import special
 
+from .distributions import chi2_quantile, t_quantile
 from .verdict import POWER, Better
 
 RATE = 0.05  # share of false discoveries among a gate's suspects
@@ -101,6 +102,8 @@ def power(effect_pct: float, sd_pct: float, limits: PairLimits, design: Design =
 
 def detectable_pct(sd_pct: float, limits: PairLimits, design: Design = DESIGN) -> float:
     """The effect for the worse that the gate finds with 80 % power, in percent; at least the limit."""
+    from scipy import optimize
+
     if sd_pct == 0:
         return limits.limit_pct
     high = limits.limit_pct + 10 * sd_pct
@@ -122,10 +125,10 @@ def _stage(effect: float, sd: float, n: int, level: float, margin_pct: float, le
 def _spreads(n: int) -> Floats:
     # Equally likely standard deviations of n normal values, over the true one.
     shares = (np.arange(200) + 0.5) / 200
-    spreads: Floats = np.sqrt(stats.chi2.ppf(shares, n - 1) / (n - 1))
+    spreads: Floats = np.sqrt(chi2_quantile(shares, n - 1) / (n - 1))
     return spreads
 
 
 @lru_cache
 def _quantile(level: float, n: int) -> float:
-    return float(stats.t.ppf(1 - level, n - 1))
+    return t_quantile(1 - level, n - 1)

@@ -18,9 +18,9 @@ from itertools import product
 from typing import NamedTuple
 
 import numpy as np
-from scipy import stats
 
 from ..records import VerdictName
+from .distributions import adjusted, t_above, t_quantile
 from .gate_power import DESIGN, RATE, SUSPICION_LEVEL, Design, PairLimits, detectable_pct, power, rate_with
 from .modes import mode_distance_pct
 
@@ -138,7 +138,7 @@ def estimate(diffs: Sequence[float], margin_pct: float = 0.0) -> Estimate:
     """Student's paired estimate of at least two finite differences. Without any spread p is 0 or 1."""
     n, mean, sd = len(diffs), float(np.mean(diffs)), float(np.std(diffs, ddof=1))
     error, margin = sd / math.sqrt(n), math.log1p(margin_pct / 100)
-    outer, inner = (error * float(stats.t.ppf(q, n - 1)) for q in (0.975, 0.95))
+    outer, inner = (error * t_quantile(q, n - 1) for q in (0.975, 0.95))
     above, below = (_tail(side * mean - margin, error, n - 1) for side in (1, -1))
     return Estimate(n, mean, sd, mean - outer, mean + outer, mean - inner, mean + inner, above, below)
 
@@ -280,16 +280,13 @@ def _numbers(e: Estimate, detectable: float | None, modes: float | None) -> Pair
 
 
 def _adjusted(p_values: dict[int, float]) -> dict[int, float]:
-    if not p_values:
-        return {}
-    q_values = stats.false_discovery_control(np.array(list(p_values.values())), method="bh")
-    return dict(zip(p_values, map(float, q_values), strict=True))
+    return dict(zip(p_values, adjusted([*p_values.values()]), strict=True))
 
 
 def _tail(excess: float, error: float, freedom: int) -> float:
     if error == 0:
         return 0.0 if excess > 0 else 1.0
-    return float(stats.t.sf(excess / error, freedom))
+    return float(t_above(excess / error, freedom))
 
 
 def _fault(diffs: Sequence[float]) -> str | None:

@@ -19,9 +19,9 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
 
 from ..records import VerdictName
+from .distributions import adjusted, t_above, t_quantile
 
 Better = Literal["lower", "higher", "equal"]  # "equal": any change of an exact value counts as one for the worse
 Logs = npt.NDArray[np.float64]
@@ -138,10 +138,7 @@ def judge_night(series: Sequence[Series], *, rate: float = FALSE_DISCOVERY_RATE)
 
 def discoveries(p_values: Sequence[float], rate: float) -> list[bool]:
     """Which hypotheses Benjamini-Hochberg rejects at ``rate``; in order, empty for an empty family."""
-    if not p_values:
-        return []
-    adjusted = stats.false_discovery_control(np.asarray(p_values, dtype=float), method="bh")
-    return [bool(p <= rate) for p in adjusted]
+    return [q <= rate for q in adjusted(p_values)]
 
 
 def defect(values: Sequence[float | None], *, positive: bool = True) -> str | None:
@@ -161,7 +158,7 @@ def summarize(medians: Sequence[float]) -> Summary:
         return Summary(n=n, value=value)
     logs = np.log(np.asarray(medians, dtype=float))
     sd = float(np.std(logs, ddof=1))
-    half = float(stats.t.ppf(0.975, n - 1)) * sd / math.sqrt(n)
+    half = t_quantile(0.975, n - 1) * sd / math.sqrt(n)
     center = float(np.mean(logs))
     return Summary(n=n, value=value, low=math.exp(center - half), high=math.exp(center + half), sd_pct=100 * sd)
 
@@ -172,7 +169,7 @@ def compare(tonight: Sequence[float], base: Sequence[float], limits: Limits) -> 
     shift = float(np.mean(a) - np.mean(b))
     error, freedom = _welch(a, b)
     towards_worse = shift if limits.better == "lower" else -shift
-    outer, inner = (error * float(stats.t.ppf(q, freedom)) for q in (0.975, 0.95))
+    outer, inner = (error * t_quantile(q, freedom) for q in (0.975, 0.95))
     return Evidence(
         low_pct=_pct(shift - outer),
         high_pct=_pct(shift + outer),
@@ -196,12 +193,12 @@ def _p_above(shift: float, margin_pct: float, error: float, freedom: float) -> f
     excess = shift - math.log1p(margin_pct / 100)
     if error == 0:
         return 0.0 if excess > 0 else 1.0
-    return float(stats.t.sf(excess / error, freedom))
+    return float(t_above(excess / error, freedom))
 
 
 def _detectable(error: float, freedom: float, margin_pct: float) -> float:
     # The true effect that the test against the margin finds with the stated power (normal-theory approximation).
-    reach = float(stats.t.ppf(1 - ONE_SIDED_LEVEL, freedom) + stats.t.ppf(POWER, freedom)) * error
+    reach = (t_quantile(1 - ONE_SIDED_LEVEL, freedom) + t_quantile(POWER, freedom)) * error
     return _pct(math.log1p(margin_pct / 100) + reach)
 
 
