@@ -98,7 +98,9 @@ def nightly(  # the options are the documentation
     store: Annotated[
         str, typer.Option(help="Folder of records and nights, branch:NAME, or a URL (s3://...).")
     ] = "out/store",
-    gpus: Annotated[str | None, typer.Option(help="all, cpu, or UUIDs with commas; the first GPU if left out.")] = None,
+    gpus: Annotated[
+        str | None, typer.Option(help="all, cpu, or UUIDs with commas; left out, the first GPU, else the CPU.")
+    ] = None,
     shard: Annotated[
         str | None, typer.Option(metavar="I/N", help="Measure the Ith of N equal parts of the cases; needs --night.")
     ] = None,
@@ -193,7 +195,7 @@ def neighbours(
     pattern: Annotated[str, typer.Option("--case", metavar="GLOB", help="Only cases whose names match.")] = "*",
     gpus: Annotated[str, typer.Option(help="all, or UUIDs with commas; two at least.")] = "all",
     processes: Annotated[int | None, typer.Option(min=2, help="Of each GPU and night (ci/nightly.toml).")] = None,
-    store: Annotated[str, typer.Option(help="Folder of records and nights, or branch:NAME.")] = "out/store",
+    store: Annotated[str, typer.Option(help="Folder of records and nights, branch:NAME, or a URL.")] = "out/store",
     out: Annotated[Path, typer.Option(help="Folder for the state of both nights.")] = Path("out/neighbours"),
     seed: Annotated[int | None, typer.Option(help="Orders of cases and inputs; at random when left out.")] = None,
     commit: CommitOption = None,
@@ -203,7 +205,7 @@ def neighbours(
 ) -> None:
     """Measure each GPU of this host alone, then all at once, and print what that does to every series, with intervals.
 
-    Both are nights and stored. 0: told, whatever it is; 3: fewer than two GPUs; else as of the nights.
+    Both are nights and stored. 0: told, whatever it is; 3: one GPU alone; 5: none; else as of the nights.
     """
     with errors(as_json):
         from . import neighbours as both
@@ -235,7 +237,7 @@ def neighbours(
 def merge(
     night: Annotated[str, typer.Argument(help="What the shards were told by: --night of ci nightly.")],
     pattern: Annotated[str, typer.Option("--case", metavar="GLOB", help="As of the shards.")] = "*",
-    store: Annotated[str, typer.Option(help="Folder of records and nights, or branch:NAME.")] = "out/store",
+    store: Annotated[str, typer.Option(help="Folder of records and nights, branch:NAME, or a URL.")] = "out/store",
     out: Annotated[Path, typer.Option(help="Folder for what the night says together with others.")] = Path(
         "out/nightly"
     ),

@@ -74,14 +74,18 @@ def find_gpus(env: Mapping[str, str] | None = None, nvml: Any = None) -> list[Gp
 
 
 def choose_gpus(wanted: str | None, present: list[Gpu]) -> list[Gpu]:
-    """``None``: the first; ``all``; ``cpu``; or UUIDs, separated by commas, with or without ``GPU-`` or ``MIG-``.
+    """``None``: the first, or the CPU; ``all``; ``cpu``; or UUIDs with commas, with or without ``GPU-`` or ``MIG-``.
 
     Raises:
-        UsageError: a GPU that is not here, naming those that are.
+        UsageError: a GPU that is not here, naming those that are. BrokenEnvironmentError: all, and there is none.
     """
     if wanted is None:
         return present[:1]
     if wanted == "all":
+        if all(gpu.uuid == CPU for gpu in present):
+            raise BrokenEnvironmentError(
+                f"--gpus all: {present[0].name}", "python -m ci doctor; without --gpus it measures what a CPU can"
+            )
         return present
     by_name = {CPU: Gpu(CPU, "the CPU, as asked")}
     for gpu in present:

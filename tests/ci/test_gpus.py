@@ -120,6 +120,11 @@ def test_gpus_are_chosen_by_uuid(wanted, chosen):
     assert choose_gpus(wanted, [H200, GB300]) == chosen
 
 
+def test_all_of_no_gpus_is_a_broken_environment_and_no_night_of_the_cpu():
+    with pytest.raises(BrokenEnvironmentError, match="--gpus all: no GPU that torch can use"):
+        choose_gpus("all", [Gpu(CPU, "no GPU that torch can use")])
+
+
 def test_cpu_can_be_asked_for_where_there_are_gpus():
     (gpu,) = choose_gpus("cpu", [H200])
 
