@@ -31,8 +31,7 @@ def take_shard(asked: str | None, night: str | None, cases: list[BenchCase]) -> 
         raise UsageError("--shard and --night: expected both; all shards of a night are told by one name")
     if asked is None or night is None:
         return None, cases
-    if not NAME.fullmatch(night):
-        raise UsageError(f"--night: expected letters, digits, '.', '_' and '-' (64 at most), got {night!r}")
+    require_plain_name(night)
     try:
         shard = ShardOf.parse(asked)
     except ValueError as error:
@@ -43,12 +42,18 @@ def take_shard(asked: str | None, night: str | None, cases: list[BenchCase]) -> 
     return Shard(night=night, index=shard.index, count=shard.count), own
 
 
+def require_plain_name(night: str) -> None:
+    """Raises UsageError."""
+    if not NAME.fullmatch(night):
+        raise UsageError(f"--night: expected letters, digits, '.', '_' and '-' (64 at most), got {night!r}")
+
+
 def merge(store: Store, name: str, pattern: str, out: Path) -> tuple[list[Night], list[str], Exit]:
     """Judge all records of a night's shards together and store it: a night of each GPU model, messages, exit code.
 
     Raises:
         MissingDataError: no record of that night.
-        UsageError: its shards are not of one set, or not of one number of shards.
+        UsageError: its shards are not of one set, or not of one number of shards; nothing was stored.
     """
     store.check()
     records = [record for record in store.records() if record.shard and record.shard.night == name]
@@ -57,13 +62,15 @@ def merge(store: Store, name: str, pattern: str, out: Path) -> tuple[list[Night]
             f"no record of a night {name} in {store.folder}", "bring its shards there: ci history import"
         )
     bench = Bench(store, load_nightly(), load_policy(), out)
-    out.mkdir(parents=True, exist_ok=True)
-    nights, messages, code = [], list[str](), Exit.PASS
-    for model in order_of_models(records, bench.config.static.archs):
-        own = [record for record in records if record.environment.gpu_model == model]
+    models = order_of_models(records, bench.config.static.archs)
+    by_model = {model: [record for record in records if record.environment.gpu_model == model] for model in models}
+    for model, own in by_model.items():
         sets = {(record.case_set, record.shard.count) for record in own if record.shard}
         if len(sets) > 1:
             raise UsageError(f"night {name} on {model}: expected one set in one number of shards, got {sorted(sets)}")
+    out.mkdir(parents=True, exist_ok=True)
+    nights, messages, code = [], list[str](), Exit.PASS
+    for own in by_model.values():
         night = judge_night(bench, _tonight(bench, own[0].case_set, pattern, own))
         nights.append(night)
         code = min(code, Exit(night.exit_code), key=WORST_FIRST.index)

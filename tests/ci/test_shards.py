@@ -150,3 +150,37 @@ def test_shards_of_several_counts_are_refused(sharded):
 
     with pytest.raises(UsageError, match="in one number of shards"):
         sharded.merge()
+
+
+def test_nothing_is_stored_where_the_shards_of_one_gpu_model_do_not_fit(sharded):
+    other = msgspec.structs.replace(ENVIRONMENT, gpu_model="nvidia-z")
+    sharded(1)
+    sharded(1, environment=other)
+    sharded(1, count=3, environment=other)
+
+    with pytest.raises(UsageError, match="on nvidia-z: expected one set"):
+        sharded.merge()
+    assert sharded.night.open().nights() == []
+
+
+def test_shards_of_different_sources_are_no_one_night(sharded):
+    sharded(1)
+    sharded(2, subject=msgspec.structs.replace(make_record([]).subject, source_hash="another"))
+
+    (night,), _, code = sharded.merge()
+
+    assert (code, night.accepted) == (Exit.INVALID, False)
+    assert "measured different sources" in night.notes[0]
+
+
+def test_shard_measured_twice_counts_with_all_its_processes(sharded):
+    """As by two hosts, or by a fleet that lost sight of a job."""
+    sharded(1)
+    sharded(1)
+    sharded(2)
+
+    (night,), _, code = sharded.merge()
+
+    assert (code, night.accepted, len(night.records)) == (Exit.PASS, True, 15)
+    own = {case.name for case in take_shard("1/2", "n1", CASES)[1]}
+    assert {(v.case in own, v.n_processes) for v in night.verdicts} == {(True, 10), (False, 5)}
