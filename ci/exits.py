@@ -50,5 +50,9 @@ class BrokenEnvironmentError(CommandError):
     code = Exit.BROKEN
 
 
+class InUseError(BrokenEnvironmentError):
+    """Another run has the GPU or the folder: the machine is well, and can do it later."""
+
+
 class Interrupted(Exception):
     """SIGINT or SIGTERM arrived; what was measured is kept."""

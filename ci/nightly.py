@@ -23,7 +23,7 @@ from .beside import read_alone
 from .compiling import compile_first
 from .config import Fork, load_nightly
 from .counting import NIGHTLY_SET, count
-from .exits import WORST_FIRST, BrokenEnvironmentError, CommandError, Exit, Interrupted, UsageError
+from .exits import WORST_FIRST, BrokenEnvironmentError, CommandError, Exit, Interrupted, InUseError, UsageError
 from .gpus import CPU, Gpu, choose_gpus, find_gpus, require_usable
 from .history.layout import HISTORY
 from .judged_night import Bench, judge_night, order_of_models
@@ -138,7 +138,7 @@ def own(out: Path) -> Iterator[None]:
         lock = FileLock(out / ".lock", timeout=0)
         lock.acquire()
     except Timeout as error:
-        raise BrokenEnvironmentError(f"--out {out}: another run is using this folder", "give another --out") from error
+        raise InUseError(f"--out {out}: another run is using this folder", "give another --out") from error
     except OSError as error:
         raise BrokenEnvironmentError(f"--out {out}: cannot be written: {error.strerror}") from error
     try:
@@ -198,7 +198,7 @@ def alone_on(gpu: Gpu, wait_s: float) -> Iterator[None]:
             try:
                 stack.enter_context(GpuLock(gpu.uuid, timeout_s=wait_s))
             except LockHeldError as error:
-                raise BrokenEnvironmentError(str(error), "wait for it: --wait SECONDS") from error
+                raise InUseError(str(error), "wait for it: --wait SECONDS") from error
             require_usable(gpu)
         yield
 

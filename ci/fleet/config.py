@@ -8,6 +8,20 @@ import msgspec
 from ci.config import Positive, Text, load_toml
 from ci.exits import UsageError
 
+OURS = {
+    "array",
+    "chdir",
+    "cpus-per-task",
+    "error",
+    "exclude",
+    "gres",
+    "job-name",
+    "open-mode",
+    "output",
+    "partition",
+    "time",
+}
+
 Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9_-]{0,31}$")]
 
 
@@ -20,7 +34,16 @@ class Pool(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     shards: Positive = 1
     cpus_per_task: Positive = 4
     time_min: Positive = 60
-    sbatch: dict[str, str] = {}  # further options of sbatch, by name: account, qos, constraint, ...
+    sbatch: dict[str, str | int | bool] = {}  # further options of sbatch, by name: account, qos, exclusive = true, ...
+
+    def __post_init__(self) -> None:
+        if ours := sorted(OURS & {name.replace("_", "-") for name in self.sbatch}):
+            raise ValueError(f"sbatch: {', '.join(ours)}: expected other options than those that this program sets")
+
+    @property
+    def has_gpus(self) -> bool:
+        """Whether a node without a GPU is broken; else shards are measured on what a node has."""
+        return self.gres is not None and "gpu" in self.gres
 
 
 class Fleet(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

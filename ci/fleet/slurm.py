@@ -2,7 +2,7 @@
 
 import shutil
 import subprocess
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -13,6 +13,7 @@ from .config import Pool
 from .worker import ShardJob
 
 ASK_CAP_S = 60
+COMMANDS = ("sbatch", "squeue", "scancel", "sinfo")
 ENDED = frozenset(
     [
         "BOOT_FAIL",
@@ -35,11 +36,11 @@ class Scheduler(Protocol):
     def submit(self, pool: Pool, jobs: Sequence[ShardJob], exclude: Collection[str]) -> list[str]:
         """Ids of the jobs, which keep off the excluded nodes. Raises BrokenEnvironmentError where none were made."""
 
-    def alive(self, ids: Collection[str]) -> set[str]:
-        """Those that wait, run or are about to run again."""
+    def alive(self, ids: Collection[str]) -> Mapping[str, str]:
+        """Those that wait, run or are about to run again, each with its state. Raises BrokenEnvironmentError."""
 
     def cancel(self, ids: Collection[str]) -> None:
-        """End them; those that have ended already are no error."""
+        """End them; those that have ended already are no error. Raises BrokenEnvironmentError."""
 
 
 class Slurm:
@@ -53,8 +54,10 @@ class Slurm:
             from submitit import SlurmExecutor
         except ImportError as error:
             raise BrokenEnvironmentError(f"--executor slurm: {error}", "pip install 'recoverssm[cluster]'") from error
-        if shutil.which("sbatch") is None:
-            raise BrokenEnvironmentError("--executor slurm: no sbatch on this host", "run it where jobs are submitted")
+        if missing := [name for name in COMMANDS if shutil.which(name) is None]:
+            raise BrokenEnvironmentError(
+                f"--executor slurm: no {', '.join(missing)} on this host", "run it where jobs are submitted"
+            )
         self._executor = partial(SlurmExecutor, folder=logs)
 
     def submit(self, pool: Pool, jobs: Sequence[ShardJob], exclude: Collection[str]) -> list[str]:
@@ -66,9 +69,9 @@ class Slurm:
                 gres=pool.gres,
                 cpus_per_task=pool.cpus_per_task,
                 time=pool.time_min,
-                exclude=",".join(sorted(exclude)) or None,
+                exclude=",".join(_known(exclude)) or None,
                 stderr_to_stdout=True,
-                additional_parameters={"requeue": True, **pool.sbatch},
+                additional_parameters={"requeue": True} | {k: v for k, v in pool.sbatch.items() if v is not False},
             )
             with executor.batch():  # one array
                 submitted = [executor.submit(job) for job in jobs]
@@ -76,15 +79,19 @@ class Slurm:
         except (OSError, RuntimeError, subprocess.SubprocessError) as error:
             raise BrokenEnvironmentError(f"partition {pool.partition}: jobs cannot be submitted: {error}") from error
 
-    def alive(self, ids: Collection[str]) -> set[str]:
+    def alive(self, ids: Collection[str]) -> Mapping[str, str]:
         arrays = ",".join(sorted({one.partition("_")[0] for one in ids}))
-        said = _ask("squeue", "--noheader", "--array", "--states=all", f"--jobs={arrays}", "--format=%i %T")
-        states = dict(line.split()[:2] for line in said.splitlines() if line.strip())
-        return {one for one in ids if states.get(one, "COMPLETED") not in ENDED}
+        said = _ask("squeue", "--noheader", "--array", "--states=all", f"--jobs={arrays}", "--format=%i %T (%r)")
+        states = dict(line.split(maxsplit=1) for line in said.splitlines() if line.strip())
+        return {one: states[one] for one in ids if one in states and states[one].split()[0] not in ENDED}
 
     def cancel(self, ids: Collection[str]) -> None:
-        if ids:
-            _ask("scancel", *sorted(ids))
+        _ask("scancel", *sorted(ids))
+
+
+def _known(nodes: Collection[str]) -> list[str]:
+    """Those that this cluster has: Slurm refuses every job that is to keep off another one."""
+    return sorted(set(nodes) & set(_ask("sinfo", "--noheader", "--Node", "--format=%N").split())) if nodes else []
 
 
 def _ask(*command: str) -> str:

@@ -2,7 +2,6 @@
 
 import os
 import platform
-import subprocess
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,8 +11,9 @@ from rich.console import Console
 from benchmarks.harness.records import repetitions
 from benchmarks.harness.store import open_store
 from ci.config import load_thresholds
-from ci.exits import CommandError, Exit
+from ci.exits import CommandError, Exit, InUseError
 from ci.nightly import Options, run_nightly
+from ci.processes import run_child
 from ci.session import load
 from ci.validity import tell_sound
 from ci.whole_files import json_bytes, replace_file
@@ -71,7 +71,7 @@ class ShardJob:
         try:
             result = run_nightly(options, Console(stderr=True))
         except CommandError as error:
-            broken = [str(error)] if error.code == Exit.BROKEN else []
+            broken = [str(error)] if error.code == Exit.BROKEN and not isinstance(error, InUseError) else []
             return Report(node, error.code, broken, [str(error)])
         if result.code == Exit.INTERRUPTED:
             raise RuntimeError(f"{node}: {'; '.join(result.messages)}")  # no report: the shard is not done
@@ -82,11 +82,12 @@ def _fails_control(command: tuple[str, ...]) -> str | None:
     if not command:
         return None
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=CONTROL_CAP_S, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
+        ended = run_child(command, env=os.environ, cwd=Path.cwd(), cap_s=CONTROL_CAP_S, on_line=lambda _: None)
+    except OSError as error:
         return f"control {command[0]}: {error}"
-    last = (done.stdout + done.stderr).strip().splitlines()[-1:] or ["no message"]
-    return f"control {command[0]}: exit {done.returncode}: {last[0]}" if done.returncode else None
+    if ended.timed_out:
+        return f"control {command[0]}: no end after {CONTROL_CAP_S} s"
+    return f"control {command[0]}: {ended.describe(CONTROL_CAP_S)}" if ended.code else None
 
 
 def _unsound(store: Path) -> list[str]:

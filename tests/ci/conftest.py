@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from ci.gate import running
+from tests.ci.clusters import FakeFleet
 from tests.ci.gates import CARD, OTHER_CARD, FakeGate
 from tests.ci.nights import FakeNight
 
@@ -12,6 +13,11 @@ def fake_night(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeNight:
     monkeypatch.setenv("RECOVERSSM_LOCK_DIR", str(tmp_path / "locks"))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     return FakeNight(tmp_path)
+
+
+@pytest.fixture
+def cluster(fake_night: FakeNight, monkeypatch: pytest.MonkeyPatch) -> FakeFleet:
+    return FakeFleet(fake_night, monkeypatch)
 
 
 @pytest.fixture

@@ -1,112 +1,17 @@
 """Shards on a cluster that exists only here: what is measured, lost, tried again, kept off, and given up."""
 
 import sys
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import pytest
-from rich.console import Console
 
-from benchmarks.cases import select
 from benchmarks.harness.records import Shard
 from ci.exits import BrokenEnvironmentError, Exit, UsageError
-from ci.fleet.command import nightly_on_cluster
 from ci.fleet.config import load_fleet
-from ci.fleet.night import Hours
 from ci.fleet.worker import ShardJob
-from tests.ci.nights import QUIET, drifting
-from tests.ci.test_shards import of_cases
-
-CASES = select("smoke")
-FILE = """
-version = 1
-retries = 1
-backoff_s = 60
-poll_s = 10
-give_up_min = 30
-[[pool]]
-name = "h200"
-partition = "gpu"
-gres = "gpu:h200:1"
-shards = 2
-"""
-
-
-@dataclass
-class FakeCluster:
-    """Jobs run when they are asked about, one on each node in turn; ``do`` says what happens to the nth."""
-
-    monkeypatch: pytest.MonkeyPatch
-    do: dict = field(default_factory=dict)
-    nodes: tuple = ("n1", "n2", "n3")
-    submitted: list = field(default_factory=list)  # (shard, excluded nodes)
-    waiting: dict = field(default_factory=dict)
-    cancelled: set = field(default_factory=set)
-
-    def submit(self, pool, jobs, exclude):
-        ids = []
-        for job in jobs:
-            ids.append(f"1_{len(self.submitted)}")
-            self.submitted.append((str(job.options.shard), sorted(exclude)))
-            self.waiting[ids[-1]] = job, next(node for node in self.nodes if node not in exclude)
-        return ids
-
-    def alive(self, ids):
-        for one in [one for one in ids if one in self.waiting]:
-            number = int(one.partition("_")[2])
-            do = self.do.get(number)
-            if do == "pending":
-                continue
-            job, node = self.waiting.pop(one)
-            if do == "killed":
-                continue
-            self.monkeypatch.setenv("SLURMD_NODENAME", node)
-            replace(job, control=("false",))() if do == "sick" else job()
-        return set(ids) & self.waiting.keys()
-
-    def cancel(self, ids):
-        self.cancelled |= set(ids)
-
-
-@pytest.fixture
-def cluster(fake_night, monkeypatch):
-    """Call it with what happens to jobs, and the records of processes; it runs a night."""
-    now = [0.0]
-
-    def sleep(seconds):
-        now[0] += seconds
-
-    hours = Hours(lambda: now[0], sleep)
-    file = fake_night.tmp / "fleet.toml"
-    file.write_text(FILE)
-    fake = FakeCluster(monkeypatch)
-
-    def run(do, found, **changes):
-        fake.do = do
-        fake_night.prepare(found)
-        options = replace(fake_night.options, out=fake_night.tmp / "fleet", **changes)
-        with (fake_night.tmp / "progress.txt").open("a") as progress:
-            console = Console(file=progress, width=200)
-            return nightly_on_cluster(options, CASES, "n1", file, console, fake, hours)
-
-    run.fake, run.night, run.folder = fake, fake_night, fake_night.tmp / "fleet"
-    return run
-
-
-def shards(*indices, values=QUIET, **changes):
-    """Records of the processes of these shards, in the order in which they are measured."""
-    from ci.shards import take_shard
-
-    parts = {index: [case.name for case in take_shard(f"{index}/2", "n1", CASES)[1]] for index in (1, 2)}
-    return [unsampled(record) for index in indices for record in of_cases(parts[index], values, **changes)]
-
-
-def unsampled(record):
-    """As an import takes it: prepared processes leave no samples."""
-    return msgspec.structs.replace(
-        record, measurements=[msgspec.structs.replace(item, n_samples=0) for item in record.measurements]
-    )
+from tests.ci.clusters import FILE, shards
+from tests.ci.nights import drifting
 
 
 def test_every_shard_comes_back_and_is_judged_as_one_night(cluster):
@@ -123,7 +28,7 @@ def test_shard_whose_job_was_killed_is_measured_again(cluster):
 
     assert (result.code, result.nights[0].lacks) == (Exit.PASS, [])
     assert [shard for shard, _ in cluster.fake.submitted] == ["1/2", "2/2", "1/2"]
-    assert "ended without a report; again in 60 s" in (cluster.night.tmp / "progress.txt").read_text()
+    assert "ended without a report; again in 60 s" in cluster.said
 
 
 def test_shard_that_is_lost_again_and_again_is_given_up_and_told(cluster):
@@ -139,14 +44,14 @@ def test_node_that_fails_its_control_is_quarantined_and_its_shard_goes_elsewhere
     assert (result.code, result.nights[0].lacks) == (Exit.PASS, [])
     assert cluster.fake.submitted[2] == ("1/2", ["n1"])
     assert "node n1 is quarantined since " in result.messages[0]
-    assert "control false: exit 1" in result.messages[0]
+    assert "control false: exit code 1" in result.messages[0]
 
 
 def test_quarantine_holds_for_later_nights_until_it_is_lifted(cluster):
     cluster({0: "sick"}, shards(2, 1))
-    again = cluster({}, shards(1, 2), resume=False)
+    again = cluster({}, shards(1, 2), night="n2")
 
-    assert cluster.fake.submitted[-1][1] == ["n1"]
+    assert cluster.fake.submitted[3:] == [("1/2", ["n1"]), ("2/2", ["n1"])]
     assert "node n1 is quarantined" in again.messages[0]
 
 
@@ -161,7 +66,7 @@ def test_night_that_has_waited_long_enough_is_judged_without_what_has_not_come(c
     result = cluster({0: "pending"}, shards(2))
 
     assert (result.code, result.nights[0].lacks) == (Exit.MISSING, ["1/2"])
-    assert result.messages == ["h200 1/2: not there after 30 minutes"]
+    assert result.messages == ["h200 1/2: not there after 30 minutes: job 1_0 PENDING (Resources)"]
     assert cluster.fake.cancelled == {"1_0"}
 
 
@@ -177,9 +82,7 @@ def test_pool_that_takes_no_jobs_is_tried_again_and_does_not_end_the_night(clust
     def refuse(pool, jobs, exclude):
         raise BrokenEnvironmentError("invalid partition specified: gpu")
 
-    cluster.night.tmp.joinpath("fleet.toml").write_text(
-        FILE + '[[pool]]\nname = "other"\npartition = "b"\nshards = 2\n'
-    )
+    cluster.file.write_text(FILE + '[[pool]]\nname = "other"\npartition = "b"\nshards = 2\n')
     take = cluster.fake.submit
     monkeypatch.setattr(
         cluster.fake, "submit", lambda pool, *more: (refuse if pool.name == "h200" else take)(pool, *more)
@@ -209,7 +112,7 @@ def test_file_that_is_wrong_is_refused_with_its_place(tmp_path, text, said):
 
 
 def test_more_shards_than_cases_are_refused(cluster):
-    (cluster.night.tmp / "fleet.toml").write_text(FILE.replace("shards = 2", "shards = 7"))
+    cluster.file.write_text(FILE.replace("shards = 2", "shards = 7"))
 
     with pytest.raises(UsageError, match="7 shards of 6 cases"):
         cluster({}, [])
