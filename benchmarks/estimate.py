@@ -3,7 +3,7 @@
 import statistics
 from dataclasses import dataclass
 
-from .harness.records import Night
+from .harness.records import Night, decode_record
 from .harness.store import Store
 
 
@@ -21,7 +21,7 @@ def estimate_process(store: Store, case_set: str, num_cases: int) -> dict[str, E
     newest: dict[str, Night] = {night.gpu_model: night for night in nights}
     found = {}
     for model, night in newest.items():
-        records = store.records(night.records)
+        records = list(store.read_each(decode_record, None, set(night.records), model))
         if records:
             # A night may have measured a part of the set, so count by case.
             per_case_s = statistics.median(record.duration_s / max(len(record.cases), 1) for record in records)

@@ -352,7 +352,12 @@ def spread(
     store: Annotated[
         str, typer.Option(help="Folder of records and nights, branch:NAME, or a URL (s3://...).")
     ] = "out/store",
-    night: Annotated[str | None, typer.Option(help="Only this night; all with forked processes if left out.")] = None,
+    night: Annotated[
+        str | None,
+        typer.Option(
+            help="Only this night; of the newest 400 of each GPU model those with forked processes if left out."
+        ),
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Test whether forked measuring processes scatter as fresh ones do (Brown-Forsythe over processes).

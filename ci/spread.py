@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 
 from benchmarks.harness.errors import StoreError
-from benchmarks.harness.records import Record
+from benchmarks.harness.records import Record, decode_record
 from benchmarks.harness.stats.spread import MIN_PROCESSES, SpreadComparison, compare_spread
 from benchmarks.harness.stats.summary import median
 from benchmarks.harness.store import open_store
@@ -52,24 +52,25 @@ def compare_starts(*nights: Sequence[Record]) -> dict[str, dict[str, Any]]:
 
 
 def read_mixed(store: str, night: str | None) -> list[list[Record]]:
-    """Records of one night, or of all nights with forked processes; by night, each record once.
+    """Records of one night, or of the recent nights with forked processes; by night, each record once.
 
     Raises:
         MissingDataError: no such night, or no forked process.
     """
     try:
         opened = open_store(store, writable=False)
-        nights = [one for one in opened.nights() if night in (None, one.id)]
+        nights = opened.recent_nights() if night is None else opened.nights(ids={night})
         if not nights:
             reason = f"--night {night}: not in {store}" if night else f"no night in {store}"
             raise MissingDataError(reason, "python -m ci nightly --set pr --fork mixed")
-        by_night, seen = list[list[Record]](), set[str]()
+        mixed, seen = list[list[Record]](), set[str]()
         for one in reversed(nights):  # a resumed night names the records of the night it went on with
-            by_night.append(opened.records(set(one.all_records) - seen))
+            records = list(opened.read_each(decode_record, None, set(one.all_records) - seen, one.gpu_model))
             seen.update(one.all_records)
+            if any(record.started == "forked" for record in records):
+                mixed.insert(0, records)
     except StoreError as error:
         raise BrokenEnvironmentError(f"--store {store}: {error}") from error
-    mixed = [records for records in reversed(by_night) if any(record.started == "forked" for record in records)]
     if not mixed:
         raise MissingDataError(f"no forked process in {store}", "python -m ci nightly --set pr --fork mixed")
     return mixed

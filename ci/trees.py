@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,10 +77,6 @@ class Repository:
     def ancestors(self, commit: str) -> Iterator[str]:
         """The commit itself, then those before it, nearest first along the first parents."""
         yield from self._must("rev-list", "--first-parent", commit).split()
-
-    def nearest(self, commit: str, known: Collection[str]) -> str | None:
-        """The nearest ancestor, the commit itself included, that ``known`` names, shortened or whole; None without."""
-        return next((one for one in self.ancestors(commit) if any(one.startswith(name) for name in known)), None)
 
     def between(self, base: str, head: str) -> list[str]:
         """Commits after the base up to the head, oldest first, along the first parents."""

@@ -35,6 +35,7 @@ Utc = Annotated[str, msgspec.Meta(pattern=r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}
 CONTRACTS: tuple[str, ...] = get_args(Contract)
 
 COMMIT_HASH = re.compile(r"[0-9A-Fa-f]{7,40}")
+COMMIT_DIGITS = 8  # of a commit, in an id
 """A commit, whole or shortened; a name or an option that a shell put in its place is none."""
 
 
@@ -397,7 +398,12 @@ def utc_now() -> str:
 
 def new_id(commit: str | None) -> str:
     """A name for a record or night: UTC time, short commit, random part; sorts by time."""
-    return f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{(commit or 'nocommit')[:8]}-{token_hex(3)}"
+    return f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{(commit or 'nocommit')[:COMMIT_DIGITS]}-{token_hex(3)}"
+
+
+def commit_of(id_: str) -> str:
+    """The short commit in a record's or night's id; no commit is ``nocommit``."""
+    return id_.partition("-")[2][:COMMIT_DIGITS]
 
 
 def encode(obj: Record | Night) -> bytes:

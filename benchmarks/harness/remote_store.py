@@ -58,7 +58,7 @@ class RemoteStore(Store):
         self._listed: dict[tuple[str, str, str], dict[str, Fact]] = {}
         self._read_now: set[str] = set()  # in the life of this object
         self._models: dict[str, list[str]] = {}
-        if writable or any(self._models_of(kind) for kind in KINDS):  # else it is absent, as a folder would be
+        if writable or any(self.gpu_models(kind) for kind in KINDS):  # else it is absent, as a folder would be
             folder.mkdir(parents=True, exist_ok=True)
         if writable:
             self._send_unsent()
@@ -80,14 +80,6 @@ class RemoteStore(Store):
         self._fetch("nights", {night.id})
         return super().accept_night(night)
 
-    def _models_of(self, kind: str) -> list[str]:
-        """GPU models, those too whose files others took away meanwhile."""
-        if kind not in self._models:
-            here = [path.name for path in (self.folder / kind).glob("*")]
-            found = {name for name in (*self._objects.folders(kind), *here) if FOLDER_NAME.fullmatch(name)}
-            self._models[kind] = sorted(found)
-        return self._models[kind]
-
     def _list(self, kind: str, model: str, prefix: str = "") -> dict[str, Fact]:
         """Files of ours, each listed once in the life of this object."""
         whole = self._listed.get((kind, model, ""))
@@ -99,11 +91,19 @@ class RemoteStore(Store):
             self._listed[key] = {name: fact for name, fact in found.items() if ours.fullmatch(name)}
         return self._listed[key] if whole is None else whole
 
-    def gpu_models(self) -> list[str]:
-        return self._models_of("nights")
+    def gpu_models(self, kind: Kind = "nights") -> list[str]:
+        """Those too whose files others took away meanwhile."""
+        if kind not in self._models:
+            here = [path.name for path in (self.folder / kind).glob("*")]
+            found = {name for name in (*self._objects.folders(kind), *here) if FOLDER_NAME.fullmatch(name)}
+            self._models[kind] = sorted(found)
+        return self._models[kind]
+
+    def _ids(self, kind: Kind, gpu_model: str, newest: int | None) -> set[str]:
+        return self._newest(kind, gpu_model, newest, None) if newest else self._listed_ids(kind, gpu_model)
 
     def _fetch(self, kind: Kind, ids: set[str] | None, gpu_model: str = "*") -> None:
-        for model in self._models_of(kind) if gpu_model == "*" else [gpu_model]:
+        for model in self.gpu_models(kind) if gpu_model == "*" else [gpu_model]:
             is_listed = ids is None or (kind, model, "") in self._listed
             for month in [""] if is_listed else sorted({name[:MONTH] for name in ids or ()}):
                 listed = self._list(kind, model, month)
@@ -183,15 +183,15 @@ class RemoteStore(Store):
             ahead = datetime.now(UTC) + timedelta(days=1)  # as a host's clock may be
             month = before[:MONTH] if before else f"{ahead:%Y%m}"
             for _ in range(RECENT_MONTHS):
-                found |= self._ids(kind, model, month, before)
+                found |= self._listed_ids(kind, model, month, before)
                 month = f"{datetime.strptime(month, '%Y%m').replace(tzinfo=UTC) - timedelta(days=1):%Y%m}"
                 if len(found) >= count:
                     break
         if len(found) < count:  # of a model that was not measured for long, or not so often
-            found = self._ids(kind, model, "", before)
+            found = self._listed_ids(kind, model, "", before)
         return set(sorted(found)[-count:])
 
-    def _ids(self, kind: Kind, model: str, month: str, before: str | None) -> set[str]:
+    def _listed_ids(self, kind: Kind, model: str, month: str = "", before: str | None = None) -> set[str]:
         ids = {_id(name) for name in self._list(kind, model, month) if name.endswith(".json")}
         return {name for name in ids if before is None or name <= before}
 

@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from benchmarks.harness.records import Acceptance, Night, utc_now
-from benchmarks.harness.store import Store
+from benchmarks.harness.store import RECENT_NIGHTS, Store
 from ci.exits import Exit, MissingDataError, UsageError
 
 SHOWN = 5
@@ -34,14 +34,20 @@ def find_night(store: Store, name: str) -> Night:
     """Raises as ``accept_night``, for want of one night of that name."""
     if not name.strip():
         raise UsageError("NIGHT: expected the id of a night or its end, got nothing")
-    nights = store.nights()
-    found = [night for night in nights if night.id.lower().endswith(name.lower())]
+    found = list[str]()
+    for only in (RECENT_NIGHTS, None):  # a listing of years takes long, and is seldom asked for
+        ids = store.ids("nights", newest=only)
+        if found := [one for one in ids if one.lower().endswith(name.lower())]:
+            break
     if not found:
-        newest = ", ".join(night.id for night in reversed(nights[-SHOWN:])) or "none"
+        newest = ", ".join(reversed(ids[-SHOWN:])) or "none"
         raise MissingDataError(f"{store.name}: no night {name!r}; the newest are: {newest}", "--store names another")
     if len(found) > 1:
-        raise UsageError(f"{name!r} ends {len(found)} nights: {', '.join(night.id for night in found[:SHOWN])}")
-    return found[0]
+        raise UsageError(f"{name!r} ends {len(found)} nights: {', '.join(found[:SHOWN])}")
+    nights = store.nights(ids=set(found))
+    if not nights:
+        raise MissingDataError(f"night {found[0]} cannot be read: {'; '.join(store.quarantined)}")
+    return nights[0]
 
 
 def _by_whom(night: Night) -> str:

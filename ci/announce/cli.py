@@ -31,22 +31,18 @@ def announce(
         from ci.history.layout import default_stores, open_existing
 
         from .feed import badge, feed, newest
-        from .issue import issue
+        from .issue import confirmed, issue, records_of
 
         opened = [open_existing(spec) for spec in stores or default_stores()]
-        homes = {night.id: (night, store) for store in opened for night in store.nights()}
-        nights = [night for night, _ in homes.values()]
+        nights = list({night.id: night for store in opened for night in store.recent_nights()}.values())
         if not nights:
             raise MissingDataError("no night in any store", "python -m ci nightly --set smoke")
         contents = {"feed.xml": feed(nights, url)}
         for model, night in newest(nights).items():
             contents[f"badge-{model}.json"] = as_bytes(badge(night))
-            store = homes[night.id][1]
-            base = homes.get(night.base_night or "")
-            base_records = base[1].records(base[0].records) if base else []
-            text = issue(night, store.records(night.records), base_records)
-            if text is not None:
-                contents[f"issue-{model}.md"] = text.as_file().encode()
+            if confirmed(night):
+                records = (records_of(opened, model, one) for one in (night.id, night.base_night))
+                contents[f"issue-{model}.md"] = issue(night, *records).as_file().encode()
         out.mkdir(parents=True, exist_ok=True)
         for stale in out.glob("issue-*.md"):
             stale.unlink()  # of a regression that is confirmed no more

@@ -4,7 +4,8 @@ import shlex
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from benchmarks.harness.records import Night, Record, Verdict
+from benchmarks.harness.records import Night, Record, Verdict, decode_record
+from benchmarks.harness.store import Store
 from ci.foreign_text import code, fenced, markdown
 from ci.show import again
 
@@ -29,15 +30,13 @@ def confirmed(night: Night) -> list[Verdict]:
     return [v for v in night.verdicts if v.fails and v.verdict == "regressed" and v.known == "confirmed"]
 
 
-def issue(night: Night, records: Sequence[Record], base_records: Sequence[Record]) -> Issue | None:
-    """None where nothing is confirmed: one night alone is a suspicion.
+def issue(night: Night, records: Sequence[Record], base_records: Sequence[Record]) -> Issue:
+    """Of a night with a confirmed regression: one night alone is a suspicion.
 
     Args:
         records, base_records: of the night and of its base night, for their commits; may be empty.
     """
     found = confirmed(night)
-    if not found:
-        return None
     worst = max(found, key=lambda v: abs(v.change_pct or 0.0))
     more = f" and {len(found) - 1} more series" if found[1:] else ""
     title = f"Regression on {night.gpu_model}: {worst.op} {worst.provider} {_change(worst)}{more}"
@@ -52,6 +51,14 @@ def issue(night: Night, records: Sequence[Record], base_records: Sequence[Record
         fenced(f"python -m ci accept regression {night.id} --op {worst.op} --owner NAME --reason 'WHY'"),
     ]
     return Issue(title, "\n\n".join(parts) + "\n")
+
+
+def records_of(stores: Sequence[Store], gpu_model: str, night: str | None) -> list[Record]:
+    """Of a night, from the first store that has it; none of a night that no store has."""
+    for store in stores if night else ():
+        for found in store.nights(gpu_model, ids={str(night)}):
+            return list(store.read_each(decode_record, None, set(found.records), gpu_model))
+    return []
 
 
 def _suspects(good: str | None, bad: str | None) -> str:

@@ -90,12 +90,16 @@ class Request:
 
 @dataclass(slots=True)
 class Result:
-    """What came of it; ``counts`` are the records of each commit."""
+    """What came of it; ``records`` are the ids of each commit's."""
 
     code: Exit
     state: BackfillState
-    counts: dict[str, int]
+    records: dict[str, list[str]]
     messages: list[str] = field(default_factory=list)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return {commit: len(ids) for commit, ids in self.records.items()}
 
 
 def commits_of(request: Request) -> list[Commit]:
@@ -274,18 +278,20 @@ def _result(
     state: BackfillState, own: dict[str, Measuring], out: Path, ended: str = "", code: Exit = Exit.PASS
 ) -> Result:
     """Args: ended: why not everything could be measured, with the code for that."""
-    counts = {commit: sum(map(len, one.state.records.values())) for commit, one in own.items()}
+    records = {
+        commit: [name for ids in one.state.records.values() for name in ids.values()] for commit, one in own.items()
+    }
     worked = {commit: one for commit, one in own.items() if commit not in state.skipped}
     lost = [f"{commit[:12]}: {why}" for commit, one in worked.items() for why in (*one.failures, *one.quarantined)]
     messages = [*lost, *(f"warning: {why}" for one in own.values() for why in one.warnings)]
     if not worked:
         reasons = "; ".join(dict.fromkeys(state.skipped.values())) or "none has sources to measure"
         raise MissingDataError(f"none of {len(state.plan.commits)} commits could be measured: {reasons}")
-    if all(counts[commit] == len(state.plan.seeds) for commit in worked):
-        return Result(Exit.PASS, state, counts, messages)
+    if all(len(records[commit]) == len(state.plan.seeds) for commit in worked):
+        return Result(Exit.PASS, state, records, messages)
     resume = f"python -m ci backfill --resume --out {out}"
     messages.append(f"{ended or 'some processes left no record'}; go on: {resume}")
-    return Result(code if ended else Exit.INVALID, state, counts, messages)
+    return Result(code if ended else Exit.INVALID, state, records, messages)
 
 
 def _say(console: Console, text: str) -> None:

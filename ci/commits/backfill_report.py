@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from benchmarks.harness.records import Record
+from benchmarks.harness.records import Record, decode_record
 from benchmarks.harness.store import Store
 
 from .backfill import Result
@@ -23,7 +23,8 @@ def ratios(store: Store, result: Result) -> Ratios:
     """Per commit and op, from the medians of processes; ops and cases that the first commit lacks are left out."""
     plan = result.state.plan
     records: dict[str, list[Record]] = {}
-    for record in store.records():
+    ids = {name for own in result.records.values() for name in own}
+    for record in store.read_each(decode_record, None, ids):
         if record.backfill == plan.id and record.subject.commit is not None:
             records.setdefault(record.subject.commit, []).append(record)
     ordered = [one.commit for one in plan.measured if one.commit in records]

@@ -2,9 +2,8 @@
 
 import random
 import re
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -14,12 +13,7 @@ from ci.exits import MissingDataError, UsageError
 from ci.gate.plan import USUAL_BLOCKS
 from ci.shell import JsonFlag, end_with, errors, print_json
 
-if TYPE_CHECKING:
-    from benchmarks.harness.records import Record
-    from reports.sources import Stored
-
 app = CommandLine()
-S = TypeVar("S")
 Stores = Annotated[
     list[str] | None,
     typer.Option("--store", help="As often as needed; out/store and reports/history, where they are, if left out."),
@@ -57,30 +51,17 @@ def compare(
         if static:
             _compare_static(Path(a), Path(b), as_json)
             return
+        from ci.history.layout import default_stores
+
         from .compare import Filters, show
         from .compare import as_json as to_json
         from .compare import compare as hold
+        from .stored import read_named
 
-        history = _read(stores)
+        history = read_named(stores or default_stores(), (a, b), gpu_model)
         found = hold(history, a, b, Filters(case, metric, op, provider), gpu_model=gpu_model, anyway=anyway)
         print_json(to_json(found)) if as_json else show(found, Console(), everything=everything)
         raise typer.Exit(int(found.code))
-
-
-def _read(stores: list[str] | None) -> "Stored[Record]":
-    """Everything in these stores, or in those that are usual. Raises MissingDataError."""
-    from reports.sources import read_records
-
-    return _in_stores(read_records, stores)
-
-
-def _in_stores(read: Callable[[Sequence[str]], S], stores: list[str] | None) -> S:
-    from ci.history.layout import default_stores
-
-    try:
-        return read(stores or default_stores())
-    except FileNotFoundError as error:
-        raise MissingDataError(str(error)) from error
 
 
 def _compare_static(a: Path, b: Path, as_json: bool) -> None:
@@ -191,15 +172,20 @@ def reproduce(
     What this machine has otherwise is told first. 0: printed; 3: no such thing; with --run 5 on another GPU model.
     """
     with errors(as_json):
+        from ci.history.layout import default_stores
         from ci.published import tables
         from reports.sources import read_stores
 
         from . import reproduce as command
+        from .stored import read_named
 
         if what in tables.TABLES:
             if execute:
                 raise typer.Exit(command.run(tables.again(what)))
-            shown = tables.table(_in_stores(read_stores, stores), what, gpu_model)
+            try:
+                shown = tables.table(read_stores(stores or default_stores()), what, gpu_model)
+            except FileNotFoundError as error:
+                raise MissingDataError(str(error)) from error
             print_json(tables.as_json(shown)) if as_json else tables.show(shown, Console())
             raise typer.Exit(0)
         is_folder = Path(what).is_dir()
@@ -208,7 +194,7 @@ def reproduce(
             raise UsageError(
                 f"{what}: expected a published table, {known}, or a night, record, commit or gate's folder"
             )
-        history = None if is_folder else _read(stores)
+        history = None if is_folder else read_named(stores or default_stores(), [what], gpu_model, with_bases=True)
         found = command.reproduce(history, what, case=case, metric=metric, op=op, gpu_model=gpu_model)
         print_json(command.as_json(found)) if as_json else command.show(found, Console(stderr=execute))
         raise typer.Exit(command.run(found) if execute else 0)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TypeVar
 
-from benchmarks.harness.records import COMMIT_HASH, Night, Record
+from benchmarks.harness.records import COMMIT_DIGITS, COMMIT_HASH, Night, Record, commit_of
 from ci.config import load_thresholds
 from ci.exits import MissingDataError, UsageError
 from ci.gpus import CPU
@@ -47,18 +47,16 @@ def resolve(history: Stored[Record], name: str, gpu_model: str = "*") -> Side:
         MissingDataError: nothing in the store fits; the newest nights are named.
         UsageError: the name fits more than one, or a commit was measured on several GPU models.
     """
-    nights = [night for night in history.nights.values() if fnmatchcase(night.gpu_model, gpu_model)]
-    nights.sort(key=lambda night: (night.created_utc, night.id))
-    if found := LATEST.fullmatch(name):
-        measured = [night for night in nights if not night.is_static]
-        back = int(found[1] or 0)
-        if back >= len(measured):
-            raise MissingDataError(f"{name}: the store has {len(measured)} nights", "--store, --gpu-model")
-        return _of_night(history, measured[-1 - back])
-    if own := [night for night in nights if _names(name, night.id)]:
+    nights = _nights(history, gpu_model)
+    if LATEST.fullmatch(name):
+        for night in latest(history, name, gpu_model):
+            return _of_night(history, night)
+        num = sum(not night.is_static for night in nights)
+        raise MissingDataError(f"{name}: the store has {num} nights", "--store, --gpu-model")
+    if own := [night for night in nights if is_named(name, night.id)]:
         return _of_night(history, _only(name, own, [night.id for night in own]))
     records = [record for record in history.records.values() if fnmatchcase(record.environment.gpu_model, gpu_model)]
-    if single := [record for record in records if _names(name, record.id)]:
+    if single := [record for record in records if is_named(name, record.id)]:
         record = _only(name, single, [record.id for record in single])
         return Side(f"record {record.id}", record.case_set, [record])
     if COMMIT_HASH.fullmatch(name):
@@ -86,9 +84,27 @@ def in_one_backfill(history: Stored[Record], a: str, b: str, gpu_model: str = "*
     return None
 
 
-def _names(name: str, identity: str) -> bool:
-    """An id, or its end from a dash on: ``1ca701`` of ``20261129T211947Z-e609486e-1ca701``."""
-    return name == identity or identity.endswith(f"-{name}")
+def latest(history: Stored[Record], name: str, gpu_model: str = "*") -> list[Night]:
+    """The night that ``latest`` or ``latest~N`` stands for; none for another name, or where there are too few."""
+    found = LATEST.fullmatch(name)
+    measured = [night for night in _nights(history, gpu_model) if not night.is_static]
+    return measured[::-1][int(found[1] or 0) :][:1] if found else []
+
+
+def is_named(name: str, id_: str) -> bool:
+    """By its id, or the end of it from a dash on: ``1ca701`` of ``20261129T211947Z-e609486e-1ca701``."""
+    return name == id_ or id_.endswith(f"-{name}")
+
+
+def is_of_commit(name: str, id_: str) -> bool:
+    """Whether a commit may be that of a night or record, by its id, which has but the first digits."""
+    return bool(COMMIT_HASH.fullmatch(name)) and commit_of(id_).startswith(name[:COMMIT_DIGITS].lower())
+
+
+def _nights(history: Stored[Record], gpu_model: str) -> list[Night]:
+    """In order of time."""
+    nights = [night for night in history.nights.values() if fnmatchcase(night.gpu_model, gpu_model)]
+    return sorted(nights, key=lambda night: (night.created_utc, night.id))
 
 
 def _only(name: str, found: Sequence[T], ids: Sequence[str]) -> T:

@@ -2,12 +2,13 @@
 
 import datetime as dt
 import shutil
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.harness.environment import source_hash
-from benchmarks.harness.store import open_store
+from benchmarks.harness.records import COMMIT_DIGITS, commit_of
+from benchmarks.harness.store import RECENT_NIGHTS, Store, open_store
 from ci.config import load_nightly
 from ci.exits import MissingDataError, UsageError
 from ci.policy import ALIASES_FILE, FILES, load_policy, policy_hash
@@ -86,8 +87,7 @@ def choose_base(request: Request, repository: Repository, head: str) -> tuple[st
     base = repository.merge_base(repository.resolve(request.base), head)
     if request.with_data is None:
         return base, "merge base"
-    with_data = commits_with_data(request.with_data)
-    nearest = repository.nearest(base, with_data)
+    nearest = _nearest_with_data(open_store(request.with_data, writable=False), repository, base)
     if nearest is None:
         raise MissingDataError(
             f"base without data: no ancestor of {base[:12]} has an accepted night in {request.with_data}",
@@ -96,9 +96,17 @@ def choose_base(request: Request, repository: Repository, head: str) -> tuple[st
     return nearest, "merge base" if nearest == base else "nearest ancestor with data"
 
 
-def commits_with_data(spec: str) -> Collection[str]:
-    """Shortened commits that a store has accepted nights of, as the nights' names have them."""
-    return {night.id.split("-")[1] for night in open_store(spec, writable=False).nights() if night.accepted}
+def _nearest_with_data(store: Store, repository: Repository, commit: str) -> str | None:
+    """The nearest ancestor that has an accepted night, a recent one if there is. Ids tell commits, so few are read."""
+    for newest in (RECENT_NIGHTS, None):
+        ids: dict[str, set[str]] = {}
+        for name in store.ids("nights", newest=newest):
+            ids.setdefault(commit_of(name), set()).add(name)
+        for ancestor in repository.ancestors(commit):
+            own = ids.get(ancestor[:COMMIT_DIGITS])
+            if own and any(night.accepted for night in store.nights(ids=own)):
+                return ancestor
+    return None
 
 
 def _choose_programs(asked: str | None, repository: Repository, base: str, head: str) -> tuple[str, dict[Side, str]]:

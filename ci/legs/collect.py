@@ -11,6 +11,7 @@ from ci.exits import CommandError, Exit
 from ci.history.importing import import_from
 
 ARCHIVE = "night.tar.gz"
+SPARE_NIGHTS = 5  # of each GPU model: one would do, were it sure that it can be read
 
 
 @dataclass(slots=True)
@@ -47,7 +48,7 @@ def _collect(archive: Path, name: str, store: Store) -> Leg:
 def overdue(store: Store, models: Sequence[str], hours: float, now: dt.datetime | None = None) -> list[str]:
     """Of each glob of GPU models without a night in so many hours: what to tell; empty when all have one."""
     now = now or dt.datetime.now(dt.UTC)
-    nights = store.nights()
+    nights = store.recent_nights(newest=SPARE_NIGHTS)
     told = []
     for model in models:
         own = [night.created_utc for night in nights if fnmatchcase(night.gpu_model, model)]

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
-from benchmarks.harness.records import Night
+from benchmarks.harness.records import Night, decode_record
 from benchmarks.harness.store import Store
 from ci.config import load_nightly
 from ci.gpus import CPU
@@ -14,31 +14,33 @@ from .examine import Trends, examine
 from .series import Measured
 
 BASELINE_NIGHTS = 20  # up to the pinned night, of which some may be of other sets or invalid
-MAX_NIGHTS = 120  # the newest ones: five records each, 2 ms a record
+MAX_NIGHTS = 120  # the newest ones: five records each
 
 
 def read_nights(store: Store, nights: Sequence[Night], pinned: str | None) -> list[Measured]:
     """The newest ``MAX_NIGHTS`` of these and those of the pinned one, with their records, in the same order.
 
-    What cannot be read is left out.
+    The nights are of one GPU model. What cannot be read is left out; samples are not looked at.
     """
     place = next((at for at, night in enumerate(nights) if night.id == pinned), -1)
     wanted = {night.id for night in (*nights[max(0, place + 1 - BASELINE_NIGHTS) : place + 1], *nights[-MAX_NIGHTS:])}
     newest = [night for night in nights if night.id in wanted]
-    found = store.records([name for night in newest for name in night.records], thorough=False)
-    records = {record.id: record for record in found}
+    wanted = {name for night in newest for name in night.records}
+    model = newest[0].gpu_model if newest else "*"
+    records = {record.id: record for record in store.read_each(decode_record, None, wanted, model)}
     return [Measured(night, [records[name] for name in night.records if name in records]) for night in newest]
 
 
 def examine_store(spec: str, gpu_model: str = "*") -> list[tuple[Trends, str]]:
     """The newest night of each GPU model that fits the glob, with its set; neither CPUs nor what was only compiled."""
     config, policy, store = load_nightly(), load_policy(), open_existing(spec)
-    nights = [night for night in store.nights() if not night.is_static and night.gpu_model != CPU]
     found = []
-    for model in sorted({night.gpu_model for night in nights if fnmatchcase(night.gpu_model, gpu_model)}):
-        own = sorted((n for n in nights if n.gpu_model == model), key=lambda n: (n.created_utc, n.id))
+    for model in store.gpu_models():
+        if model == CPU or not fnmatchcase(model, gpu_model):
+            continue
         pinned = config.pinned_night(model)
-        measured = read_nights(store, own, pinned)
-        trends = examine(measured, policy, pinned)
-        found.append((trends, measured[-1].night.case_set))
+        recent = store.recent_nights(model, newest=MAX_NIGHTS, pinned=pinned)
+        own = sorted((n for n in recent if not n.is_static), key=lambda n: (n.created_utc, n.id))
+        if measured := read_nights(store, own, pinned):
+            found.append((examine(measured, policy, pinned), measured[-1].night.case_set))
     return found

@@ -1,13 +1,16 @@
 """Made-up nights in a store: records with samples that belong to them, verdicts with the medians of the processes."""
 
-from collections.abc import Sequence
+import shutil
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
 import pyarrow as pa
+import pytest
 from msgspec.structs import replace
 
+from benchmarks.harness.objects import Objects
 from benchmarks.harness.records import Measurement, Night, Record, Subject, Verdict
 from benchmarks.harness.samples import SampleSeries, samples_table
 from benchmarks.harness.store import Store
@@ -103,6 +106,23 @@ def store_nights(folder: Path, *nights: MadeNight) -> Store:
             store.add_record(record, samples_of(record))
         store.add_night(made.night)
     return store
+
+
+def put_at_url(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, list[str]]:
+    """The URL of a copy of ``store``, of which nothing is kept here; and a list to which each object read is added."""
+    url = f"file://{tmp_path}/there"
+    shutil.copytree(store.folder, tmp_path / "there", ignore=shutil.ignore_patterns(".lock"))
+    monkeypatch.setenv("RECOVERSSM_CACHE_DIR", str(tmp_path / "here"))
+    asked: list[str] = []
+    get = Objects.get
+
+    def noted(self: Objects, names: Iterable[str]) -> dict[str, bytes]:
+        names = list(names)
+        asked.extend(names)
+        return get(self, names)
+
+    monkeypatch.setattr(Objects, "get", noted)
+    return url, asked
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -18,7 +18,7 @@ from ci.history.verify import verify
 from ci.policy import KnownRegressions, load_known
 from tests.ci import gate_results
 from tests.ci.nights import CASE
-from tests.ci.stores import contents, make_night, store_nights
+from tests.ci.stores import contents, make_night, put_at_url, store_nights
 
 WHY = "the new gate costs this much"
 DECISION = Decision("kernels", WHY, dt.date(2026, 11, 29), dt.date(2027, 1, 31))
@@ -48,6 +48,27 @@ def store(tmp_path):
 class TestNight:
     def accept(self, store, name, *options, reason=WHY):
         return ran("night", name, "--owner", "kernels", "--reason", reason, "--store", store.folder, *options)
+
+    @pytest.mark.parametrize("decide", [("night",), ("regression", "--known", "known.toml")])
+    def test_no_other_night_is_read(self, store, tmp_path, monkeypatch, decide):
+        url, asked = put_at_url(store, tmp_path, monkeypatch)
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "known.toml").write_text("")
+        name, (what, *options) = store.ids("nights")[-1], decide
+
+        done = ran(what, name[-15:], "--owner", "kernels", "--reason", WHY, "--store", url, "--dry-run", *options)
+
+        assert done.exit_code == 0, done.output
+        assert asked == [f"nights/nvidia-h200/{name}.json"]
+
+    def test_a_night_that_cannot_be_read_is_told(self, store):
+        path = next(store.folder.glob("nights/*/*2T090000Z-*"))
+        path.write_text("{")
+
+        done = self.accept(store, path.stem, "--dry-run")
+
+        assert done.exit_code == Exit.MISSING
+        assert f"night {path.stem} cannot be read" in done.output
 
     def test_an_accepted_night_is_the_base_from_then_on_and_says_by_whom(self, store):
         newest = store.nights()[-1]

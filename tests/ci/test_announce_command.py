@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 from benchmarks.harness.records import Acceptance
 from ci.__main__ import app
 from ci.announce.feed import ATOM, ENTRIES, badge, feed
-from ci.announce.issue import issue
+from ci.announce.issue import confirmed, issue
 from ci.exits import Exit
-from tests.ci.stores import make_night, store_nights
+from tests.ci.stores import make_night, put_at_url, store_nights
 
 WHY = "the new gate costs this much"
 BASE = make_night(1, commit="a" * 40)
@@ -59,7 +59,7 @@ class TestIssue:
     def test_what_is_not_confirmed_or_fails_nothing_makes_no_issue(self, changes):
         made = regressed(**changes)
 
-        assert issue(made.night, made.records, BASE.records) is None
+        assert confirmed(made.night) == []
 
     def test_nights_of_one_commit_blame_no_commit(self):
         made = with_verdict(make_night(2, commit="a" * 40))
@@ -154,6 +154,23 @@ class TestCommand:
         assert names == ["badge-nvidia-h200.json", "feed.xml", "issue-nvidia-h200.md"]
         assert len(json.loads(done.stdout)["files"]) == 3
         assert "aaaaaaaaaa" in (tmp_path / "out" / "issue-nvidia-h200.md").read_text()
+
+    def test_recent_nights_are_read_and_records_of_what_is_confirmed(self, tmp_path, monkeypatch):
+        monkeypatch.setattr("benchmarks.harness.store.RECENT_NIGHTS", 2)
+        others = [make_night(day) for day in range(2, 8)]
+        store = store_nights(tmp_path / "store", BASE, *others, regressed(8))
+        url, asked = put_at_url(store, tmp_path, monkeypatch)
+
+        done = CliRunner().invoke(app, ["announce", "--store", url, "--out", str(tmp_path / "out")])
+
+        assert done.exit_code == 0, done.output
+        assert "aaaaaaaaaa" in (tmp_path / "out" / "issue-nvidia-h200.md").read_text()
+        assert sorted(name.split("/")[2][:8] for name in asked if name.startswith("nights")) == [
+            *("20261101", "20261107", "20261108")
+        ]
+        assert [name for name in asked if name.startswith("records")] == [
+            f"records/nvidia-h200/{name}.json" for made in (regressed(8), BASE) for name in made.night.records
+        ]
 
     def test_an_issue_of_a_regression_that_is_gone_does_not_stay(self, tmp_path):
         out = tmp_path / "out"

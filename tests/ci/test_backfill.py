@@ -12,9 +12,9 @@ from benchmarks.harness.store import Store
 from ci.__main__ import app
 from ci.commits import backfill, backfill_report
 from ci.commits.compare import compare
+from ci.commits.stored import read_named
 from ci.exits import BrokenEnvironmentError, Exit, MissingDataError, UsageError
 from ci.gpus import Gpu
-from reports.sources import read_records
 from tests.ci.commits import Commits
 
 QUIET = Console(file=io.StringIO(), width=200)
@@ -76,7 +76,7 @@ def test_records_bear_commit_and_mark_and_two_commits_compare(commits):
 
     store = Store(commits.root.parent / "store")
     assert {record.backfill for record in store.records()} == {state.plan.id}
-    found = compare(read_records([str(store.folder)]), first, second)
+    found = compare(read_named([str(store.folder)], (first, second)), first, second)
     assert (found.code, len(found.a.records)) == (Exit.REGRESSED, 5)
     assert not store.nights()
 

@@ -8,10 +8,12 @@ from typer.testing import CliRunner
 
 from ci.__main__ import app
 from ci.commits.compare import Filters, compare
+from ci.commits.sides import in_one_backfill, resolve
+from ci.commits.stored import read_named
 from ci.exits import Exit, MissingDataError, UsageError
 from reports.sources import read_records
 from tests.ci.nights import CASE, ENVIRONMENT, QUIET, exact, make_case, make_record, timed
-from tests.ci.stores import MadeNight, make_night, samples_of, store_nights
+from tests.ci.stores import MadeNight, make_night, put_at_url, samples_of, store_nights
 
 SLOW = tuple(1.05 * level for level in QUIET)
 H100 = replace(ENVIRONMENT, gpu_model="nvidia-h100")
@@ -164,7 +166,7 @@ def test_store_that_is_not_there_exits_3(tmp_path):
     shown = run(tmp_path, "latest~1", "latest")
 
     assert shown.exit_code == 3
-    assert "expected a folder" in shown.output
+    assert "there is no such store" in shown.output
 
 
 def test_commit_measured_on_two_models_asks_which(tmp_path):
@@ -236,3 +238,68 @@ def test_compiled_figures_of_the_commit_do_not_stand_in_its_way(tmp_path):
     store.add_record(compiled, samples_of(compiled))
 
     assert compare(read_records([str(store.folder)]), "01000000", "latest").a.gpu_model == "nvidia-h200"
+
+
+@pytest.fixture
+def long_history(tmp_path, monkeypatch):
+    """Nights of two GPU models, and a backfill of two commits; recent are two nights and five records of each model."""
+    monkeypatch.setattr("ci.commits.stored.RECENT", {"nights": 2, "records": 5})
+    monkeypatch.setattr("ci.commits.stored.SHOWN_NIGHTS", 1)
+    nights = [make_night(day) for day in range(1, 8)]
+    others = [make_night(day, environment=H100, month=10) for day in range(11, 14)]
+    store = store_nights(tmp_path / "store", *nights, *others)
+    for commit in ("c" * 40, "d" * 40):
+        for record in backfilled(nights[0], "backfill-1", commit, QUIET):
+            store.add_record(record, samples_of(record))
+    return store
+
+
+@pytest.mark.parametrize(
+    ("name", "num_read"),
+    [
+        ("latest", 2 * 2 + 3),
+        ("latest~4", 6 + 3 + 3),
+        ("20261107T090000Z-07000000-000009", 2 * 2 + 3),  # recent
+        ("01000000-000009", 2 * 2 + 1 + 3),  # old
+        ("20261101T000000Z-01000000-000000", 2 * 2 + 1),  # an old record
+        ("01000000", 2 * 2 + 1 + 3),  # a commit with a night
+        ("c" * 40, 2 * 2 + 5),  # one with a backfill
+        ("eeeeeeeee", 2 * 2),
+    ],
+)
+def test_few_files_are_read_and_a_name_stands_for_what_it_would_of_all(
+    long_history, tmp_path, monkeypatch, name, num_read
+):
+    url, asked = put_at_url(long_history, tmp_path, monkeypatch)
+    found, everything = read_named([url], [name]), read_records([str(long_history.folder)])
+
+    assert (len(asked), len([one for one in asked if one.endswith(".parquet")])) == (num_read, 0)
+    try:
+        side = resolve(everything, name)
+    except MissingDataError:
+        with pytest.raises(MissingDataError):
+            resolve(found, name)
+    else:
+        again = resolve(found, name)
+        assert (again.what, again.night, again.notes) == (side.what, side.night, side.notes)
+        assert {record.id for record in again.records} == {record.id for record in side.records}
+
+
+def test_both_sides_of_a_backfill_are_read(long_history):
+    names, stores = ("c" * 40, "d" * 40), [str(long_history.folder)]
+
+    sides = in_one_backfill(read_named(stores, names), *names)
+
+    assert sides is not None
+    everything = in_one_backfill(read_records(stores), *names)
+    assert [{r.id for r in side.records} for side in sides] == [{r.id for r in side.records} for side in everything]
+
+
+def test_with_bases_the_nights_before_are_read_too(tmp_path):
+    first, second = make_night(1), make_night(2)
+    second = MadeNight(replace(second.night, base_night=first.night.id), second.records)
+    store = store_nights(tmp_path / "store", first, second)
+
+    found = read_named([str(store.folder)], ["latest"], with_bases=True)
+
+    assert set(found.records) == {record.id for made in (first, second) for record in made.records}

@@ -6,7 +6,8 @@ import shutil
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks.harness.records import Night, encode
+from benchmarks.harness.records import Night, commit_of, encode
+from benchmarks.harness.store import Store
 from ci.__main__ import app
 from ci.exits import BrokenEnvironmentError, Exit, MissingDataError, UsageError
 from ci.gate import running
@@ -80,7 +81,7 @@ def test_the_base_is_where_the_branch_left_whatever_came_after(fake_gate):
     assert (fake_gate.plan.base.commit, fake_gate.plan.distance) == (fork, 1)
 
 
-def test_the_nearest_ancestor_with_an_accepted_night_is_taken_and_its_distance_told(fake_gate, tmp_path):
+def test_the_nearest_ancestor_with_an_accepted_night_is_taken_and_its_distance_told(fake_gate, tmp_path, monkeypatch):
     commits = [fake_gate.commit(slower(percent)) for percent in range(4)]
     store = tmp_path / "store"
     for name, commit, accepted in (("a", commits[0], True), ("b", commits[1], True), ("c", commits[2], False)):
@@ -98,7 +99,11 @@ def test_the_nearest_ancestor_with_an_accepted_night_is_taken_and_its_distance_t
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(encode(night))
 
+    read: list[set[str]] = []
+    nights = Store.nights
+    monkeypatch.setattr(Store, "nights", lambda self, *, ids: read.append(ids) or nights(self, ids=ids))
     fake_gate.prepare(commits[2], commits[3], with_data=str(store))
+    assert [commit_of(name) for ids in read for name in ids] == [commits[2][:8], commits[1][:8]]
     assert (fake_gate.plan.base.commit, fake_gate.plan.distance) == (commits[1], 2)
     assert fake_gate.plan.base_found == "nearest ancestor with data"
     with pytest.raises(MissingDataError, match="base without data"):

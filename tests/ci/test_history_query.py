@@ -13,7 +13,7 @@ from ci.__main__ import app
 from ci.exits import Exit, MissingDataError
 from ci.history.query import Filters, query
 from tests.ci.nights import CASE, ENVIRONMENT
-from tests.ci.stores import LEVELS, make_night, samples_of, store_nights, verdicts_of
+from tests.ci.stores import LEVELS, make_night, put_at_url, samples_of, store_nights, verdicts_of
 from tests.reports.golden import processes_of
 
 HISTORY = Path(__file__).resolve().parents[2] / "reports" / "history"
@@ -249,18 +249,8 @@ def test_environment_changes_do_not_hide_the_newest_value(tmp_path):
 
 
 def test_only_the_newest_nights_are_looked_at_and_at_a_url_no_samples_are_fetched(tmp_path, monkeypatch):
-    from benchmarks.harness.objects import Objects
-    from benchmarks.harness.store import open_store
-    from ci.history.importing import import_from
-
     store = store_nights(tmp_path / "from", *(make_night(day) for day in (1, 2, 3)))
-    monkeypatch.setenv("RECOVERSSM_CACHE_DIR", str(tmp_path / "here"))
-    url = f"file://{tmp_path}/there"
-    import_from(store.folder, open_store(url))
-    monkeypatch.setenv("RECOVERSSM_CACHE_DIR", str(tmp_path / "elsewhere"))
-    asked: list[str] = []
-    get = Objects.get
-    monkeypatch.setattr(Objects, "get", lambda self, names: asked.extend(names) or get(self, names))
+    url, asked = put_at_url(store, tmp_path, monkeypatch)
 
     rows = query([url], Filters(), nights=1).rows
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks.harness.store import Store
+from benchmarks.harness.store import Store, open_store
 from ci.__main__ import app
 from ci.exits import Exit
-from ci.legs.collect import collect, overdue
-from tests.ci.stores import make_night, store_nights
+from ci.legs.collect import SPARE_NIGHTS, collect, overdue
+from tests.ci.stores import make_night, put_at_url, store_nights
 
 ROOT = Path(__file__).parents[2]
 
@@ -98,6 +98,26 @@ def test_model_whose_last_night_is_too_old_is_overdue(tmp_path):
         "nvidia-h2*: the last night is 51 hours old (2026-11-28T09:00:00Z), limit 30"
     ]
     assert overdue(store, ["nvidia-gb300*"], 30, soon) == ["nvidia-gb300*: there has never been a night"]
+
+
+def test_no_more_than_the_last_nights_are_read(tmp_path, monkeypatch):
+    store = store_nights(tmp_path / "store", *(make_night(day) for day in range(20, 29)))
+    url, asked = put_at_url(store, tmp_path, monkeypatch)
+
+    late = overdue(open_store(url, writable=False), ["nvidia-h2*"], 30, dt.datetime(2026, 11, 29, tzinfo=dt.UTC))
+
+    assert (late, len(asked)) == ([], SPARE_NIGHTS)
+
+
+def test_what_comes_in_is_looked_for_by_name(artifacts, tmp_path, monkeypatch):
+    store = store_nights(tmp_path / "store", *(make_night(day) for day in range(10, 16)))
+    url, asked = put_at_url(store, tmp_path, monkeypatch)
+    folder = artifacts("h200", make_night(15), make_night(16))
+
+    (leg,) = collect(folder, ["h200"], open_store(url))
+
+    assert leg.code == Exit.PASS, leg.said
+    assert {name.split("/")[2][:8] for name in asked} == {"20261115", "20261116"}
 
 
 def test_overdue_ends_with_missing_data(tmp_path):

@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 from ci.__main__ import app
 from ci.commits import reproduce as command
+from ci.commits.stored import read_named
 from ci.exits import BrokenEnvironmentError, MissingDataError
-from reports.sources import read_records
 from tests.ci.nights import CASE, ENVIRONMENT, QUIET, make_record
 from tests.ci.stores import MadeNight, make_night, store_nights
 
@@ -24,7 +24,7 @@ def same_machine(monkeypatch):
 
 def of(tmp_path, name, *nights, **filters):
     store_nights(tmp_path / "store", *nights)
-    return command.reproduce(read_records([str(tmp_path / "store")]), name, **filters)
+    return command.reproduce(read_named([str(tmp_path / "store")], [name], with_bases=True), name, **filters)
 
 
 def judged(made, name, **facts):
@@ -122,7 +122,7 @@ def test_filters_choose_the_verdict_and_one_that_fits_none_says_so(tmp_path):
 
     assert "device_us/commit/" in found.what
     with pytest.raises(MissingDataError, match="no verdict fits"):
-        command.reproduce(read_records([str(tmp_path / "store")]), "latest", op="nothing")
+        command.reproduce(read_named([str(tmp_path / "store")], ["latest"]), "latest", op="nothing")
 
 
 def test_other_gpu_model_is_told_and_not_run_on(tmp_path, monkeypatch):

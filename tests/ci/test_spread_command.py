@@ -9,6 +9,7 @@ from benchmarks.harness.store import Store
 from ci.__main__ import app
 from ci.spread import compare_starts, read_mixed
 from tests.ci.nights import drifting, make_record, timed
+from tests.ci.stores import put_at_url
 
 
 def records(num, started, sd, seed):
@@ -66,6 +67,18 @@ def test_store_without_forked_processes_exits_3(fake_night):
 
     assert result.exit_code == 3
     assert "--fork mixed" in result.stderr
+
+
+def test_one_night_is_read_alone_and_without_samples(fake_night, tmp_path, monkeypatch):
+    mixed = [*records(8, "fresh", 0.005, 3), *records(8, "forked", 0.005, 4)]
+    (night,) = fake_night.night(mixed, processes=16).nights
+    fake_night.night(records(5, "fresh", 0.5, 4))
+    url, asked = put_at_url(Store(fake_night.store), tmp_path, monkeypatch)
+
+    (found,) = read_mixed(url, night.id)
+
+    assert {record.id for record in found} == set(night.records)
+    assert len(asked) == 1 + 16
 
 
 def test_levels_of_nights_do_not_hide_a_difference_of_spread(fake_night):

@@ -55,13 +55,10 @@ def test_the_base_of_a_branch_is_where_it_left_and_its_distance_counts_the_branc
     assert repository.subject(head) == "second"
 
 
-def test_the_nearest_ancestor_with_data_is_found_by_whole_and_short_names(commits):
+def test_commits_between_two_are_told_oldest_first(commits):
     first, second, third = (commits.commit(name, **library(name)) for name in ("1", "2", "3"))
-    repository = Repository(commits.root)
-    assert repository.nearest(third, {first, second[:9]}) == second
-    assert repository.nearest(third, {third}) == third
-    assert repository.nearest(first, {second}) is None
-    assert repository.between(first, third) == [second, third]
+
+    assert Repository(commits.root).between(first, third) == [second, third]
 
 
 def test_histories_without_a_common_commit_have_no_base(commits):

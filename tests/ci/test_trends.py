@@ -27,7 +27,7 @@ from ci.trends.examine import examine
 from ci.trends.series import Measured, nightly_series
 from ci.trends.stored import MAX_NIGHTS, read_nights
 from tests.ci.nights import CASE, CONTROLS, ENVIRONMENT, exact, make_record, make_records, timed
-from tests.ci.stores import make_night, store_nights
+from tests.ci.stores import make_night, put_at_url, store_nights
 
 POLICY = load_policy()
 STEPS = (0.001, -0.001, 0.0, 0.002, -0.002)  # of the processes of a night
@@ -378,6 +378,19 @@ def test_command_tells_what_every_night_told_and_json_has_it_all(tmp_path):
     (found,) = json.loads(as_json.stdout)
     assert found["gpu_model"] == "nvidia-h200"
     assert {one["op"] for one in found["suspected"]} == {"verify", "commit"}
+
+
+def test_command_reads_the_newest_nights_and_no_samples(tmp_path, monkeypatch):
+    monkeypatch.setattr("ci.trends.stored.MAX_NIGHTS", 3)
+    store = store_nights(tmp_path / "store", *(make_night(2 + n) for n in range(8)))
+    url, asked = put_at_url(store, tmp_path, monkeypatch)
+
+    shown = CliRunner().invoke(app, ["trends", "--store", url])
+
+    assert "3 nights" in shown.output
+    assert len([name for name in asked if name.startswith("nights")]) == 3
+    assert len([name for name in asked if name.endswith(".parquet")]) == 0
+    assert len(asked) == 3 + 3 * 3
 
 
 def test_confirming_runs_the_gates_of_this_machines_cards_and_gives_their_code(tmp_path, monkeypatch):

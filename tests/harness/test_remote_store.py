@@ -219,6 +219,8 @@ def test_the_newest_nights_up_to_one_are_found_and_no_others_are_read(url, tmp_p
     monkeypatch.setenv("RECOVERSSM_CACHE_DIR", str(tmp_path / "fresh"))
     monkeypatch.setattr("benchmarks.harness.objects.PREFIX_LISTS", {"memory", "file"} if narrows else set())
     store = open_store(url, writable=False)
+    assert (store.ids("nights"), store.ids("nights", newest=2)) == (ids, ids[-2:])
+    assert not list(store.folder.rglob("*.json"))
 
     def found(**options):
         return [night.id for night in store.nights("nvidia-h200", **options)]

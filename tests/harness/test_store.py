@@ -11,7 +11,7 @@ import pytest
 from benchmarks.harness import store as store_module
 from benchmarks.harness.errors import AlreadyStoredError, CorruptRecordError, StoreError, StoreFullError
 from benchmarks.harness.store import Store, open_store
-from tests.harness.stored import H200, MEASUREMENT, make_night, make_record, make_table
+from tests.harness.stored import MEASUREMENT, make_night, make_record, make_table
 
 ADD = """
 import sys
@@ -279,15 +279,13 @@ def test_flipped_bit_inside_samples_is_found_when_the_record_is_asked_for(store:
     assert len(store.quarantined) == 1
 
 
-def test_corrupt_night_is_set_aside_and_the_night_before_used(store: Store):
+def test_corrupt_night_is_set_aside_and_the_others_are_read(store: Store):
     store.add_record(make_record(), make_table())
     store.add_night(make_night("20261129T150000Z-abc-000002", [make_record().id]))
     last = store.add_night(make_night("20261129T160000Z-abc-000003", [make_record().id]))
     last.write_bytes(last.read_bytes()[:-30])
 
-    night = store.last_accepted_night("nvidia-h200", H200)
-    assert night is not None
-    assert night.id == "20261129T150000Z-abc-000002"
+    assert [night.id for night in store.nights()] == ["20261129T150000Z-abc-000002"]
     assert store.quarantined[0].startswith("nights/nvidia-h200/20261129T160000Z-abc-000003.json: ")
 
 
@@ -328,6 +326,22 @@ def test_check_names_every_file_that_is_no_json_of_a_known_schema(store: Store):
     assert again.quarantined == store.quarantined[-1:]
 
 
+def test_check_leaves_alone_what_is_older_than_recent_nights(store: Store, monkeypatch):
+    monkeypatch.setattr(store_module, "RECENT_NIGHTS", 2)
+    for day in (1, 2, 3):
+        store.add_record(make_record(f"2026110{day}T140000Z-abc-000001"), make_table())
+        store.add_night(make_night(f"2026110{day}T150000Z-abc-000009", []))
+    paths = [path for kind in ("records", "nights") for path in store.files(kind, None)]
+    for path in paths:
+        path.write_bytes(b"{")
+
+    store.check()
+
+    assert [path.stem for path in paths if path.exists()] == [
+        *("20261101T140000Z-abc-000001", "20261102T140000Z-abc-000001", "20261101T150000Z-abc-000009")
+    ]
+
+
 def test_reading_twice_names_a_file_once(store: Store):
     add_three(store)[0].write_bytes(b"{")
     reader = open_store(store.folder, writable=False)
@@ -335,30 +349,6 @@ def test_reading_twice_names_a_file_once(store: Store):
     reader.records()
 
     assert len(reader.quarantined) == 1
-
-
-def test_last_accepted_night_is_the_newest_of_the_same_environment(store: Store):
-    newer = msgspec.structs.replace(H200, driver="590.1")
-    store.add_record(make_record("20261129T140000Z-abc-00000a"), make_table())
-    store.add_record(make_record("20261129T140000Z-abc-00000b", newer), make_table())
-    store.add_night(make_night("20261129T150000Z-abc-000001", ["20261129T140000Z-abc-00000a"]))
-    store.add_night(make_night("20261129T150000Z-abc-000002", ["20261129T140000Z-abc-00000a"]))
-    store.add_night(make_night("20261129T150000Z-abc-000003", ["20261129T140000Z-abc-00000b"]))
-    store.add_night(make_night("20261129T150000Z-abc-000004", ["20261129T140000Z-abc-00000a"], accepted=False))
-
-    night = store.last_accepted_night("nvidia-h200", H200)
-    assert night is not None
-    assert night.id == "20261129T150000Z-abc-000002"
-    assert store.last_accepted_night("nvidia-h200", msgspec.structs.replace(H200, torch="9")) is None
-
-
-def test_other_os_kernel_cuts_host_metrics_alone(store: Store):
-    store.add_record(make_record(), make_table())
-    store.add_night(make_night("20261129T150000Z-abc-000001", [make_record().id]))
-    updated = msgspec.structs.replace(H200, os_kernel="6.2")
-
-    assert store.last_accepted_night("nvidia-h200", updated) is not None
-    assert store.last_accepted_night("nvidia-h200", updated, host=True) is None
 
 
 def test_record_with_a_number_that_is_not_finite_is_refused(store: Store):

@@ -22,7 +22,7 @@ import tempfile
 import time
 import urllib.request
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -294,13 +294,17 @@ def environment(address: str, cache: Path) -> dict[str, str]:
     }
 
 
-def timed(fleet: Fleet, cache: Path, latency_ms: float, *command: str) -> dict[str, float]:
-    """Of one command on the store: seconds, core seconds, the largest memory of any so far, requests and MB."""
+def timed(
+    fleet: Fleet, cache: Path, latency_ms: float, *command: str, exit_codes: Container[int] = (0,)
+) -> dict[str, float]:
+    """Of one command, to which the store's URL is added: seconds, of a core too, peak memory so far, requests, MB."""
     with server(fleet, latency_ms) as address:
-        arguments = [sys.executable, "-m", *command, "--store", f"s3://{BUCKET}/{PREFIX.rstrip('/')}"]
+        arguments = [sys.executable, "-m", *command, f"s3://{BUCKET}/{PREFIX.rstrip('/')}"]
         before_counts = counts(address)
         started, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run(arguments, check=True, env=environment(address, cache), stdout=subprocess.DEVNULL)
+        done = subprocess.run(arguments, check=False, env=environment(address, cache), stdout=subprocess.DEVNULL)
+        if done.returncode not in exit_codes:
+            raise RuntimeError(f"{' '.join(command)}: exit {done.returncode}")
         seconds, after = time.monotonic() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
         requests, num_bytes = (now - then for now, then in zip(counts(address), before_counts, strict=True))
     core = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
@@ -319,12 +323,11 @@ def measure(out: Path, latency_ms: float, fleets: tuple[tuple[int, int, int], ..
         shutil.rmtree(out, ignore_errors=True)
         fleet = Fleet(models, cards, days)
         later = Fleet(models, cards, days + 1, fleet.first_day)
-        page = ("reports", "today", "--out", str(out / "site"))
+        page = ("reports", "today", "--out", str(out / "site"), "--store")
         first = timed(fleet, out / "cache", latency_ms, *page)
         again = timed(later, out / "cache", latency_ms, *page)
-        asked = timed(
-            fleet, out / "fresh", latency_ms, "ci", "history", "query", "--metric", "verify_overhead", "--json"
-        )
+        question = ("ci", "history", "query", "--metric", "verify_overhead", "--json", "--store")
+        asked = timed(fleet, out / "fresh", latency_ms, *question)
         model = fleet.gpu_models[0]
         sizes = [fleet.size(fleet.names("nights", model)[-1]), fleet.size(fleet.names("records", model)[0])]
         rows.append(
