@@ -99,10 +99,14 @@ leg-end: ## what came into out/leg/store since leg-begin, as out/leg/night.tar.g
 	mkdir -p out/leg/store/records out/leg/store/nights
 	cd out/leg/store && find records nights -type f -newer ../begun | tar -czf ../night.tar.gz -T -
 
-leg-artifacts: ## what the newest run of nightly.yml left on GitHub, into out/artifacts; who left nothing has no folder there
+leg-artifacts: ## what the newest runs of nightly.yml on this branch left on GitHub, into out/artifacts/RUN/night-LABEL
 	rm -rf out/artifacts && mkdir -p out/artifacts
-	run=$$(gh run list --workflow nightly.yml --limit 1 --json databaseId --jq '.[0].databaseId') && \
-	  { gh run download "$$run" --pattern 'night-*' --dir out/artifacts || echo "run $$run: nothing was downloaded"; }
+	@# several: a leg may have waited a day for its runner, and somebody may have started another run meanwhile
+	branch=$${GITHUB_REF_NAME:-$$(git branch --show-current)} && \
+	  runs=$$(gh run list --workflow nightly.yml --branch "$$branch" --limit 7 --json databaseId --jq '.[].databaseId') && \
+	  for run in $$runs; do mkdir "out/artifacts/$$run" && { \
+	    gh run download "$$run" --pattern 'night-*' --dir "out/artifacts/$$run" || echo "run $$run: nothing was downloaded"; \
+	  } || exit 1; done
 
 publish: ## the site in $(SITE) as the branch gh-pages: one commit, without those before it
 	index=$$(mktemp -u) && trap 'rm -f "$$index"' EXIT && export GIT_INDEX_FILE="$$index" && \

@@ -72,6 +72,13 @@ def test_jobs_end_by_themselves(jobs):
         assert 1 <= job["timeout-minutes"] <= 120
 
 
+def test_a_job_that_is_run_again_replaces_what_it_left(jobs):
+    """GitHub refuses a second artifact of one name in a run."""
+    uploads = [step for job in jobs for step in job["steps"] if "upload-artifact" in step.get("uses", "")]
+
+    assert [step["with"]["name"] for step in uploads if step["with"].get("overwrite") is not True] == []
+
+
 def test_a_step_is_one_line_of_make_or_python(jobs):
     commands = [step["run"] for job in jobs for step in job["steps"] if "run" in step]
 
@@ -112,12 +119,26 @@ class TestNightly:
     def test_one_night_at_a_time_uses_a_card_and_is_never_cut_short(self, job):
         assert job["concurrency"] == {"group": "gpu-${{ matrix.gpu }}", "cancel-in-progress": False}
 
+    def test_a_night_that_hangs_ends_before_its_job_so_that_what_it_left_is_kept(self, job):
+        """GitHub cancels a job that is over its time, and a cancelled job uploads nothing."""
+        steps = {step.get("name"): step.get("timeout-minutes", 0) for step in job["steps"]}
+
+        assert steps["night"]
+        assert steps["confirm what this night is suspected of"]
+        assert sum(steps.values()) + 20 <= job["timeout-minutes"]
+
+    def test_a_night_outwaits_the_card_of_a_gate(self, job):
+        (night,) = [step["run"] for step in job["steps"] if step.get("name") == "night"]
+
+        assert "--gpus all" in night  # and none of a CPU where they are gone
+        assert "--wait 1800" in night
+
     def test_a_leg_reads_the_nights_so_far_and_leaves_what_it_added(self, job):
         commands = [step["run"] for step in job["steps"] if "run" in step]
         (upload,) = [step for step in job["steps"] if "upload-artifact" in step.get("uses", "")]
 
         assert commands[2] == "make leg-begin"
-        assert commands[3].endswith(" --store out/leg/store")
+        assert " --store out/leg/store" in commands[3]
         assert commands[-1] == "make leg-end"
         assert upload["with"]["name"] == "night-${{ matrix.gpu }}"
         assert upload["with"]["path"] == "out/leg/night.tar.gz"
@@ -143,6 +164,15 @@ class TestPublish:
         assert f"--expect {','.join(legs)} " in self.commands(job)["into one store"]["run"]
         overdue = self.commands(job)["has every card had its night"]["run"]
         assert all(f"nvidia-{leg}*" in overdue for leg in legs)
+
+    def test_a_card_that_missed_one_night_is_overdue_the_next_morning(self, job):
+        begun, published = (
+            int(loaded(f"{name}.yml")[True]["schedule"][0]["cron"].split()[1]) for name in ("nightly", "publish")
+        )
+        overdue = self.commands(job)["has every card had its night"]["run"]
+        hours = int(re.search(r"--hours (\d+)", overdue)[1])
+
+        assert published - begun < hours <= 24 + published - begun - 3  # GitHub may start both hours late
 
     def test_a_missing_leg_makes_it_red_and_the_page_is_published_all_the_same(self, job):
         steps = self.commands(job)

@@ -120,6 +120,93 @@ def test_what_comes_in_is_looked_for_by_name(artifacts, tmp_path, monkeypatch):
     assert {name.split("/")[2][:8] for name in asked} == {"20261115", "20261116"}
 
 
+def test_night_of_a_clock_that_ran_ahead_does_not_silence_the_check(tmp_path):
+    store = store_nights(tmp_path / "store", make_night(27), make_night(30))
+    now = dt.datetime(2026, 11, 29, 12, tzinfo=dt.UTC)
+
+    (told,) = overdue(store, ["nvidia-h2*"], 24, now)
+
+    assert "2026-11-27T" in told
+
+
+def test_check_with_no_number_of_hours_tells(tmp_path):
+    store = store_nights(tmp_path / "store", make_night(28))
+
+    assert overdue(store, ["nvidia-h2*"], float("nan"), dt.datetime(2026, 11, 29, tzinfo=dt.UTC)) != []
+
+
+@pytest.mark.parametrize("names", ["", " , ", "h100,,../h200", "a b"])
+def test_legs_have_plain_names(tmp_path, names):
+    done = CliRunner().invoke(app, ["collect", str(tmp_path), "--expect", names, "--store", str(tmp_path / "s")])
+
+    assert done.exit_code == Exit.USAGE
+    assert "--expect: expected" in done.output
+
+
+def test_folder_of_artifacts_that_is_not_there_is_refused(tmp_path):
+    command = ["collect", str(tmp_path / "none"), "--expect", "h100", "--store", str(tmp_path / "s")]
+
+    assert CliRunner().invoke(app, command).exit_code == Exit.USAGE
+
+
+def test_model_must_be_named(tmp_path):
+    store_nights(tmp_path / "store", make_night(28))
+
+    done = CliRunner().invoke(app, ["overdue", "--gpu-model", ",", "--store", str(tmp_path / "store")])
+
+    assert done.exit_code == Exit.USAGE
+
+
+@pytest.fixture
+def runs(artifacts, tmp_path):
+    """Call it with a run, a leg and its nights."""
+
+    def leave(run, leg, *nights):
+        source = artifacts(f"{leg}.{run}", *nights) / f"night-{leg}.{run}"
+        target = tmp_path / "runs" / run / f"night-{leg}"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        source.rename(target)
+        return tmp_path / "runs"
+
+    return leave
+
+
+def test_leg_that_ended_after_the_page_was_built_is_collected_by_the_next(runs, tmp_path):
+    folder = runs("99", "h100", make_night(1))
+    runs("100", "h200", make_night(2))
+
+    legs = collect(folder, ["h100", "h200"], Store(tmp_path / "store"))
+
+    assert [(leg.name, leg.code) for leg in legs] == [
+        ("h100 of run 99", Exit.PASS),
+        ("h100", Exit.MISSING),
+        ("h200", Exit.PASS),
+    ]
+    assert len(Store(tmp_path / "store").nights()) == 2
+    again = collect(folder, ["h100", "h200"], Store(tmp_path / "store"))
+    assert [leg.name for leg in again] == ["h100", "h200"]
+
+
+def test_newest_run_is_that_of_the_highest_number(runs, tmp_path):
+    folder = runs("9", "h200", make_night(1))
+    (folder / "10").mkdir()
+
+    *_, leg = collect(folder, ["h200"], Store(tmp_path / "store"))
+
+    assert leg.code == Exit.MISSING
+
+
+def test_old_leg_that_is_refused_is_told_and_fails_nothing(runs, tmp_path):
+    folder = runs("9", "h200", make_night(1))
+    runs("10", "h200", make_night(2))
+    (folder / "9/night-h200/night.tar.gz").write_bytes(b"\x1f\x8b")
+
+    old, new = collect(folder, ["h200"], Store(tmp_path / "store"))
+
+    assert (old.code, new.code) == (Exit.PASS, Exit.PASS)
+    assert "not taken in" in old.said
+
+
 def test_overdue_ends_with_missing_data(tmp_path):
     store_nights(tmp_path / "store", make_night(28))
 
@@ -178,6 +265,31 @@ def test_leg_that_cannot_ask_for_the_nights_so_far_does_not_begin(checkout, tmp_
 
     with pytest.raises(subprocess.CalledProcessError):
         checkout("make", "leg-begin")
+
+
+GH = """#!/bin/sh
+echo "$@" >> {said}
+case "$2 $3" in
+  "list "*) printf '12\\n11\\n' ;;
+  "download 12") exit 1 ;;
+  "download 11") mkdir -p out/artifacts/11/night-h200 && echo night > out/artifacts/11/night-h200/night.tar.gz ;;
+esac
+"""
+
+
+def test_artifacts_of_the_newest_runs_of_this_branch_lie_run_by_run(checkout, tmp_path, monkeypatch):
+    said, gh = tmp_path / "said", tmp_path / "bin" / "gh"
+    gh.parent.mkdir()
+    gh.write_text(GH.format(said=said))
+    gh.chmod(0o755)
+
+    out = checkout("env", f"PATH={gh.parent}:{os.environ['PATH']}", "GITHUB_REF_NAME=main", "make", "leg-artifacts")
+
+    runs = tmp_path / "clone/out/artifacts"
+    assert sorted(path.name for path in runs.iterdir()) == ["11", "12"]
+    assert (runs / "11/night-h200/night.tar.gz").exists()
+    assert "run 12: nothing was downloaded" in out
+    assert "--workflow nightly.yml --branch main " in said.read_text()
 
 
 def test_site_is_published_as_one_commit_and_the_checkout_stays_as_it_is(checkout, tmp_path):
