@@ -140,6 +140,7 @@ def nightly(  # the options are the documentation
     with errors(as_json):
         from . import preview
         from .config import choose_fork, load_nightly
+        from .fleet.config import described, load_fleet
         from .nightly import Options, run_nightly
         from .shards import take_shard
 
@@ -149,14 +150,21 @@ def nightly(  # the options are the documentation
         preview.require_peers(providers, provider or ())
         if executor not in ("local", "slurm"):
             raise UsageError(f"--executor: expected local or slurm, got {executor!r}")
-        own_shard, cases = (None, cases) if executor == "slurm" else take_shard(shard, night, cases)
+        on_cluster = executor == "slurm"
+        if on_cluster and shard is not None:
+            raise UsageError("--shard: on a cluster the file of --fleet says how many shards there are")
+        if fleet is not None and not on_cluster:
+            raise UsageError("--fleet: expected with --executor slurm alone, and got --executor local")
+        pools = load_fleet(fleet) if on_cluster else None
+        own_shard, cases = (None, cases) if pools else take_shard(shard, night, cases)
         config = load_nightly()
         count = processes if processes is not None else config.processes
         if dry_run or estimate:
             seen = preview.Preview(
                 case_set, pattern, cases, store, count, gpus, seed, peer_arguments(providers, provider or ())
             )
-            end_with(seen.estimate() if estimate else seen.dry_run(), as_json)
+            facts = seen.estimate() if estimate else seen.dry_run()
+            end_with(facts | {"gpus": described(pools, cases)} if pools else facts, as_json)
         options = Options(
             case_set=case_set,
             pattern=pattern,
@@ -180,10 +188,10 @@ def nightly(  # the options are the documentation
             provider_files=provider or (),
         )
         console = Console(stderr=True)
-        if executor == "slurm":
+        if pools:
             from .fleet.command import nightly_on_cluster
 
-            result = nightly_on_cluster(options, cases, night, fleet, console)
+            result = nightly_on_cluster(options, cases, night, pools, console)
         else:
             result = run_nightly(options, console)
         _finish(result, options.store, as_json)

@@ -1,19 +1,18 @@
 """``ci nightly --executor slurm``: shards on a cluster, then one night of what came back."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from rich.console import Console
 
 from benchmarks.cases import BenchCase
 from benchmarks.harness.errors import StoreError
-from ci.exits import WORST_FIRST, BrokenEnvironmentError, Exit, Interrupted, MissingDataError, UsageError
+from ci.exits import WORST_FIRST, BrokenEnvironmentError, Exit, Interrupted, MissingDataError
 from ci.nightly import Options, Result, build_page, open_to_write, own
 from ci.processes import interruptible
 from ci.shards import merge
 
 from .begun import begin
-from .config import load_fleet
+from .config import Fleet
 from .night import FleetNight, Hours
 from .slurm import Scheduler, Slurm
 
@@ -22,22 +21,17 @@ def nightly_on_cluster(
     options: Options,
     cases: Sequence[BenchCase],
     night: str | None,
-    file: Path | None,
+    fleet: Fleet,
     console: Console,
     scheduler: Scheduler | None = None,
     hours: Hours = Hours(),  # noqa: B008, it holds nothing that changes
 ) -> Result:
-    """Measure on the nodes that ``file`` names, judge, store, show. Interrupted, ``--resume`` asks for what is missing.
+    """Measure on the nodes of ``fleet``, judge, store, show. Interrupted, ``--resume`` asks for what is missing.
 
     Raises:
         CommandError: with its exit code; what shards measured stays below ``--out``.
     """
-    if file is None:
-        raise UsageError("--fleet: expected a file that names partitions", "docs/operating.md has one to copy")
-    if options.shard is not None:
-        raise UsageError("--shard: the file of --fleet says how many shards there are")
-    fleet, store = load_fleet(file), open_to_write(options.store)
-    folder = options.out.resolve()
+    store, folder = open_to_write(options.store), options.out.resolve()
     with own(options.out):
         scheduler = scheduler or Slurm(folder / "logs")
         name = begin(options, fleet, night, folder)

@@ -1,26 +1,20 @@
 """Reads the file that says where a night's shards run: pools of like nodes, and what is done about trouble."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
+from benchmarks.cases import BenchCase
+from benchmarks.sharding import ShardOf, deal
 from ci.config import Positive, Text, load_toml
 from ci.exits import UsageError
 
 OURS = {
-    "array",
-    "chdir",
-    "cpus-per-task",
-    "error",
-    "exclude",
-    "gres",
-    "job-name",
-    "open-mode",
-    "output",
-    "partition",
-    "time",
-}
+    "array", "chdir", "cpus-per-task", "error", "exclude", "gres", "job-name", "open-mode", "output",
+    "partition", "time",
+}  # fmt: skip
 
 Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9_-]{0,31}$")]
 
@@ -45,6 +39,13 @@ class Pool(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
         """Whether a node without a GPU is broken; else shards are measured on what a node has."""
         return self.gres is not None and "gpu" in self.gres
 
+    def dealt(self, cases: Sequence[BenchCase]) -> list[list[str]]:
+        """Names of the cases of each shard. Raises UsageError where one would have none."""
+        if self.shards > len(cases):
+            raise UsageError(f"pool {self.name}: {self.shards} shards of {len(cases)} cases")
+        indices = range(1, self.shards + 1)
+        return [[case.name for case in deal(cases, ShardOf(index, self.shards))] for index in indices]
+
 
 class Fleet(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The content of the file."""
@@ -58,10 +59,26 @@ class Fleet(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     give_up_min: Positive = 240  # after so long the night is judged without what has not come
 
 
-def load_fleet(path: Path) -> Fleet:
+def load_fleet(path: Path | None) -> Fleet:
     """Raises UsageError that names the file, the place and what was expected there."""
+    if path is None:
+        raise UsageError("--fleet: expected a file that names partitions", "docs/operating.md has one to copy")
     fleet = load_toml(path, Fleet)
     names = [pool.name for pool in fleet.pool]
     if twice := {name for name in names if names.count(name) > 1}:
         raise UsageError(f"{path}: pool: expected each name once, got {sorted(twice)} twice")
     return fleet
+
+
+def described(fleet: Fleet, cases: Sequence[BenchCase]) -> dict[str, Any]:
+    """Of each pool what would be asked of Slurm, and how the cases are dealt to its shards."""
+    return {
+        pool.name: {
+            "partition": pool.partition,
+            "gres": pool.gres,
+            "shards": pool.shards,
+            "cases": "+".join(str(len(names)) for names in pool.dealt(cases)),
+            "at_most_min": pool.time_min,
+        }
+        for pool in fleet.pool
+    }

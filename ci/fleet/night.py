@@ -12,7 +12,6 @@ from benchmarks.cases import BenchCase
 from benchmarks.harness.errors import StoreError
 from benchmarks.harness.records import Shard, utc_now
 from benchmarks.harness.store import Store
-from benchmarks.sharding import ShardOf, deal
 from ci.exits import WORST_FIRST, BrokenEnvironmentError, CommandError, Exit, MissingDataError, UsageError
 from ci.history.importing import import_from
 from ci.nightly import Options
@@ -114,10 +113,7 @@ class FleetNight:
     def _tasks(self, options: Options, cases: Sequence[BenchCase], night: str) -> list[Task]:
         tasks = []
         for pool in self.fleet.pool:
-            for index in range(1, pool.shards + 1):
-                names = [case.name for case in deal(cases, ShardOf(index, pool.shards))]
-                if not names:
-                    raise UsageError(f"pool {pool.name}: {pool.shards} shards of {len(cases)} cases")
+            for index, names in enumerate(pool.dealt(cases), start=1):
                 own = replace(
                     options,
                     shard=Shard(night=night, index=index, count=pool.shards),

@@ -11,6 +11,7 @@ from benchmarks.cases import select
 from benchmarks.harness.records import Record
 from ci.exits import BrokenEnvironmentError
 from ci.fleet.command import nightly_on_cluster
+from ci.fleet.config import load_fleet
 from ci.fleet.night import Hours
 from ci.nightly import Result
 from ci.shards import take_shard
@@ -91,7 +92,7 @@ class FakeFleet:
         options = replace(self.night.options, **{"out": self.folder, **changes})
         with (self.night.tmp / "progress.txt").open("a") as progress:
             console, hours = Console(file=progress, width=200), Hours(lambda: self._now_s, self._sleep)
-            return nightly_on_cluster(options, CASES, night, self.file, console, self.fake, hours)
+            return nightly_on_cluster(options, CASES, night, load_fleet(self.file), console, self.fake, hours)
 
     def _sleep(self, seconds: float) -> None:
         self._now_s += seconds

@@ -13,6 +13,7 @@ from ci.__main__ import app
 from ci.exits import BrokenEnvironmentError, Exit
 from ci.nightly import COMMAND, Result
 from ci.show import next_step, show_night
+from tests.ci.clusters import FILE
 from tests.ci.nights import QUIET, make_record, make_records, timed
 
 
@@ -85,6 +86,40 @@ def test_all_but_list_need_a_set_and_say_so(no_process, option):
     assert (
         "--set: expected one of smoke, pr, nightly, roofline, league, published; --list without --set" in result.output
     )
+
+
+@pytest.fixture
+def fleet_file(tmp_path):
+    (tmp_path / "fleet.toml").write_text(FILE)
+    return str(tmp_path / "fleet.toml")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--executor", "slurm"], "--fleet: expected a file"),
+        (["--executor", "slurm", "--fleet", "FILE", "--shard", "1/2"], "--shard: on a cluster"),
+        (["--fleet", "FILE"], "--fleet: expected with --executor slurm alone"),
+        (["--executor", "k8s"], "expected local or slurm, got 'k8s'"),
+    ],
+)
+@pytest.mark.parametrize("also", [[], ["--dry-run"]], ids=["run", "dry"])
+def test_options_of_a_cluster_that_do_not_fit_are_refused(no_process, fleet_file, arguments, said, also):
+    result = invoke("nightly", "--set", "smoke", *(fleet_file if one == "FILE" else one for one in arguments), *also)
+
+    assert result.exit_code == Exit.USAGE
+    assert said in result.output
+
+
+def test_dry_run_of_a_fleet_tells_its_pools_and_reads_its_file(no_process, fleet_file, tmp_path):
+    command = ["nightly", "--set", "smoke", "--executor", "slurm", "--fleet", fleet_file, "--dry-run", "--json"]
+    result = invoke(*command, "--store", str(tmp_path / "s"))
+
+    pool = {"partition": "gpu", "gres": None, "shards": 2, "cases": "3+3", "at_most_min": 60}
+    assert json.loads(result.output)["gpus"] == {"h200": pool}
+
+    (tmp_path / "fleet.toml").write_text(FILE.replace("shards = 2", "shards = 7"))
+    assert "pool h200: 7 shards of 6 cases" in invoke(*command).output
 
 
 def test_dry_run_says_what_would_run_and_starts_nothing(no_process, tmp_path):

@@ -14,6 +14,7 @@ from benchmarks.cases import select
 from benchmarks.harness.store import Store
 from ci.exits import Exit
 from ci.fleet.command import nightly_on_cluster
+from ci.fleet.config import load_fleet
 from ci.fleet.night import Hours
 from ci.nightly import Options, run_nightly
 from tests.ci.slurm_cluster import slurm_cluster
@@ -118,7 +119,9 @@ def test_shards_on_slurm_with_a_killed_worker_a_draining_and_a_sick_node_are_the
     with slurm_cluster(tmp_path / "slurm", NODES) as env, (tmp_path / "progress.txt").open("w") as progress:
         monkeypatch.setenv("SLURM_CONF", env["SLURM_CONF"])
         console = Console(file=progress, width=200)
-        result = nightly_on_cluster(options, CASES, "n", file, console, hours=Hours(time.monotonic, trouble))
+        result = nightly_on_cluster(
+            options, CASES, "n", load_fleet(file), console, hours=Hours(time.monotonic, trouble)
+        )
     said = (tmp_path / "progress.txt").read_text()
     alone = replace(options, store=str(tmp_path / "whole"), out=tmp_path / "alone")
     with (tmp_path / "alone.txt").open("w") as progress:
