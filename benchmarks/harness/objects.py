@@ -1,5 +1,6 @@
 """Objects at any fsspec URL (s3, gs, http, sftp, ...): listed, read, and written whole or not at all."""
 
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -12,7 +13,8 @@ from .errors import MissingPackageError, RemoteError
 WHOLE_WRITES = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "memory"}
 PREFIX_LISTS = {"s3", "s3a", "gs", "gcs"}  # whose packages hand the beginning of a name to the server
 TYPED = {"s3": "ContentType", "s3a": "ContentType", "gs": "content_type", "gcs": "content_type"}  # and how to say so
-READ_ONLY = ("http://", "https://")
+SFTP, LOCAL = {"sftp", "ssh"}, {"file", "local"}
+CREATES = {"s3", "s3a", "gs", "gcs", "memory", *SFTP, *LOCAL}  # that hold back a second object of one name, atomically
 
 
 class Fact(NamedTuple):
@@ -40,17 +42,27 @@ class Objects:
         self.url = url.rstrip("/")
         self.protocol = url.partition("://")[0]
         self.narrows_listings = self.protocol in PREFIX_LISTS
+        self.creates = self.protocol in CREATES
         try:
+            if self.protocol in SFTP:
+                from .sftp import Sftp
+
+                address = Sftp._get_kwargs_from_urls(self.url)
+                self._fs, self._root = Sftp(**address, skip_instance_cache=True), Sftp._strip_protocol(self.url)
+                return
             # No listing is kept: others write here too. Objects are small: s3fs need not ask for each one's size first,
             # to read it in parts.
             options = {"max_concurrency": 1} if self.protocol in ("s3", "s3a") else {}
             self._fs, root = fsspec.url_to_fs(self.url, use_listings_cache=False, skip_instance_cache=True, **options)
         except ImportError as error:
-            raise MissingPackageError(f"{url}: {error} (s3: pip install 'recoverssm[remote]')") from error
+            how = "s3: pip install 'recoverssm[remote]'; sftp: pip install paramiko"
+            raise MissingPackageError(f"{url}: {error} ({how})") from error
         except ValueError as error:
             raise RemoteError(
                 f"{url}: expected a URL such as s3://bucket/prefix, gs://, https:// or sftp://: {error}"
             ) from error
+        except Exception as error:  # some connect at once, and each raises its own kind
+            raise RemoteError(f"{url}: cannot be reached: {type(error).__name__}: {error}") from error
         self._root = root.rstrip("/")
 
     def folders(self, name: str) -> list[str]:
@@ -116,13 +128,28 @@ class Objects:
                 typed = {TYPED[self.protocol]: content_type} if content_type and self.protocol in TYPED else {}
                 self._fs.pipe_file(path, content, mode="create" if new else "overwrite", **typed)
                 return
-            if new and self._fs.exists(path):
-                raise FileExistsError(path)
             folder, _, last = path.rpartition("/")
             aside = f"{folder}/.{last}.{uuid4().hex[:8]}.tmp"
-            self._fs.makedirs(folder, exist_ok=True)
-            self._fs.pipe_file(aside, content)
-            self._fs.mv(aside, path)
+            try:
+                self._fs.pipe_file(aside, content)
+            except FileNotFoundError:
+                self._fs.makedirs(folder, exist_ok=True)
+                self._fs.pipe_file(aside, content)
+            try:
+                self._rename_new(aside, path) if new else self._fs.mv(aside, path)
+            except FileExistsError:
+                self._fs.rm_file(aside)
+                raise
+
+    def _rename_new(self, aside: str, path: str) -> None:
+        """Raises FileExistsError."""
+        if self.protocol in SFTP:
+            self._fs.rename_new(aside, path)
+        elif self.protocol in LOCAL:
+            os.link(aside, path)
+            self._fs.rm_file(aside)
+        else:
+            raise RemoteError(f"{self.protocol}:// cannot hold back a second object of one name")
 
     def remove(self, names: Iterable[str]) -> None:
         """Take objects away; one that is not there is fine."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .errors import AlreadyStoredError, RemoteError, UnsentError
-from .objects import READ_ONLY, Fact, Objects
+from .objects import Fact, Objects
 from .records import samples_path
 from .store import FOLDER_NAME, KINDS, Kind, Store
 
@@ -35,9 +35,9 @@ def open_remote_store(url: str, *, writable: bool = True) -> Store:
     Raises:
         MissingPackageError, RemoteError: the URL cannot be used; it is to be written and can only be read.
     """
-    if writable and url.startswith(READ_ONLY):
-        raise RemoteError(f"{url}: such a store can only be read; write to s3://, gs://, sftp:// or a folder")
     objects = Objects(url)
+    if writable and not objects.creates:  # two writers could then lose what one of them wrote
+        raise RemoteError(f"{url}: such a store can only be read; write to s3://, gs://, sftp:// or a folder")
     return RemoteStore(cache_folder(objects.url), objects, writable=writable)
 
 

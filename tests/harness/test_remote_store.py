@@ -200,6 +200,17 @@ def test_a_protocol_that_nobody_speaks_is_an_error_that_says_what_is_expected():
         open_store("carrier-pigeon://loft")
 
 
+def test_a_host_that_cannot_be_reached_is_told():
+    with pytest.raises(RemoteError, match=r"sftp://127\.0\.0\.1:9/store: cannot be reached"):
+        open_store("sftp://127.0.0.1:9/store")
+
+
+def test_a_protocol_that_cannot_hold_back_a_second_object_of_one_name_is_for_reading(monkeypatch):
+    monkeypatch.setattr("benchmarks.harness.objects.CREATES", set())
+    with pytest.raises(RemoteError, match="can only be read"):
+        open_store("memory://store")
+
+
 def test_http_is_for_reading():
     with pytest.raises(RemoteError, match="can only be read"):
         open_store("http://127.0.0.1:9/store")

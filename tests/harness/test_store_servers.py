@@ -1,4 +1,4 @@
-"""A store on an S3-compatible server: writers at once, writers that are killed, damage beside what is good."""
+"""A store on a real server, of S3 and of SFTP: writers at once, writers that are killed, damage beside what is good."""
 
 import os
 import random
@@ -6,21 +6,34 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import NamedTuple
 
 import fsspec
 import pytest
 
+from benchmarks.harness.errors import RemoteError
 from benchmarks.harness.objects import Objects
 from benchmarks.harness.store import Store, open_store
 from ci.history.verify import verify
+from reports.publishing import publish
 from tests.harness.s3_server import BUCKET, s3_server
+from tests.harness.sftp_server import sftp_server
 from tests.harness.stored import make_night, make_record, make_table
 
 pytestmark = pytest.mark.long
+
+
+class Server(NamedTuple):
+    """Where URLs of it begin, and the environment variables by which a client finds it and is let in."""
+
+    address: str
+    settings: Mapping[str, str]
+
 
 ROOT = Path(__file__).resolve().parents[2]
 WRITER = """
@@ -43,18 +56,25 @@ for number in range(first, first + count):
 """
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[dict[str, str]]:
-    with s3_server() as settings:
-        yield dict(settings)
+@pytest.fixture(scope="module", params=["s3", "sftp"])
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    if request.param == "s3":
+        with s3_server() as settings:
+            yield Server(f"s3://{BUCKET}", settings)
+    else:
+        folder = tmp_path_factory.mktemp("sftp")
+        with sftp_server(folder) as (address, settings):
+            yield Server(f"{address}{folder}", settings)
 
 
 @pytest.fixture
-def url(server: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    for name, value in server.items():
+def url(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Of a place that nobody has written to."""
+    for name, value in server.settings.items():
         monkeypatch.setenv(name, value)
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)  # this user's agent
     monkeypatch.setenv("RECOVERSSM_CACHE_DIR", str(tmp_path / "here"))
-    return f"s3://{BUCKET}/{tmp_path.name}"
+    return f"{server.address}/{tmp_path.name}"
 
 
 def start(url: str, cache: Path, *arguments: object) -> "subprocess.Popen[str]":
@@ -161,17 +181,24 @@ def test_a_store_can_be_read_from_a_web_server(tmp_path, monkeypatch):
         server.shutdown()
 
 
-def test_a_site_is_published_with_the_types_that_browsers_need(url, tmp_path):
-    from reports.publishing import publish
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
     from reports.site import MARKER
 
-    site = tmp_path / "site"
-    site.mkdir()
+    (tmp_path / "site").mkdir()
     for place in (MARKER, "index.html", "page.css", "data.js"):
-        (site / place).touch()
+        (tmp_path / "site" / place).touch()
+    return tmp_path / "site"
 
+
+def test_a_site_is_published_and_only_what_differs_again(url, site):
     assert publish(site, url).num_sent == 3
     assert publish(site, url).num_sent == 0
+
+
+@pytest.mark.parametrize("server", ["s3"], indirect=True)
+def test_a_site_is_published_with_the_types_that_browsers_need(url, site):
+    publish(site, url)
 
     filesystem, root = fsspec.url_to_fs(url)
     types = [filesystem.info(f"{root}/{place}")["ContentType"] for place in ("index.html", "page.css", "data.js")]
@@ -185,3 +212,42 @@ def test_an_object_that_is_to_be_new_is_refused_where_one_is(url):
         Objects(url).put("nights/a.json", b"second", new=True)
 
     assert Objects(url).get(["nights/a.json"]) == {"nights/a.json": b"first"}
+
+
+def test_of_writers_that_bring_one_name_at_once_one_is_let_in(url):
+    places = [Objects(url) for _ in range(4)]
+
+    def bring(at: int, number: int) -> bool:
+        try:
+            places[at].put(f"nights/{number}.json", bytes([at]) * 100_000, new=True)
+        except FileExistsError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(len(places)) as pool:
+        for number in range(10):
+            let_in = list(pool.map(bring, range(len(places)), [number] * len(places)))
+            assert let_in.count(True) == 1
+            (content,) = places[0].get([f"nights/{number}.json"]).values()
+            assert content == bytes([let_in.index(True)]) * 100_000
+    assert set(places[0].facts("nights")) == {f"nights/{number}.json" for number in range(10)}
+
+
+@pytest.mark.parametrize("server", ["sftp"], indirect=True)
+def test_a_host_that_nobody_knows_is_refused(url, tmp_path, monkeypatch):
+    (tmp_path / ".ssh").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+    with pytest.raises(RemoteError, match="not found in known_hosts"):
+        open_store(url)
+
+
+@pytest.mark.parametrize("server", ["sftp"], indirect=True)
+def test_a_lost_connection_is_made_again(url):
+    store = open_store(url)
+    store.add_record(make_record(), make_table())
+    store._objects._fs.client.close()
+
+    store.add_night(make_night("20261129T150000Z-abc-000009", [make_record().id]))
+
+    assert open_store(url, writable=False).ids("nights") == ["20261129T150000Z-abc-000009"]
