@@ -63,7 +63,7 @@ def test_values_that_are_no_options_pass():
     "module",
     [
         *("benchmarks.agreement", "benchmarks.compile_first", "benchmarks.launch_once", "benchmarks.run"),
-        *("ci.__main__", "ci.history.cli", "reports.cli"),
+        *("ci.__main__", "ci.night_commands", "ci.kernel_commands", "ci.history.cli", "reports.cli"),
     ],
 )
 def test_every_command_line_is_guarded(module: str):
