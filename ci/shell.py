@@ -9,6 +9,8 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
+from benchmarks.harness.errors import CorruptRecordError, StoreError
+
 from .exits import CommandError, Exit
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON; progress stays on standard error.")]
@@ -25,6 +27,8 @@ def errors(as_json: bool) -> Iterator[None]:
         _fail(error.code, str(error), error.next_step, as_json)
     except KeyboardInterrupt:
         _fail(Exit.INTERRUPTED, "interrupted before or after measuring; what was measured is kept", "", as_json)
+    except StoreError as error:
+        _fail(Exit.INVALID if isinstance(error, CorruptRecordError) else Exit.BROKEN, str(error), "", as_json)
     except (OSError, ImportError) as error:
         _fail(Exit.BROKEN, f"{type(error).__name__}: {error}", "python -m ci doctor", as_json)
     except Exception as error:

@@ -154,7 +154,7 @@ def read_records(specs: Sequence[str]) -> Stored[Record]:
 def _open(specs: Sequence[str]) -> Iterator[Store]:
     for spec in specs:
         store = open_store(spec, writable=False)
-        if not store.folder.is_dir():
+        if not store.is_there:
             fix = f"a night is recorded there by: python -m ci nightly --set smoke --store {spec}"
             raise FileNotFoundError(f"--store: expected a folder, got {spec}; {fix}")
         yield store

@@ -168,9 +168,14 @@ class Objects:
 
     @contextmanager
     def _explained(self, done: str, name: str) -> Iterator[None]:
+        """What is not there is an answer to whoever asks, and an error to whoever writes: the bucket is not there."""
         try:
             yield
-        except (FileExistsError, FileNotFoundError):
+        except FileNotFoundError as error:
+            if done != "written":
+                raise
+            raise RemoteError(f"{self.url}: {name} cannot be {done}: {error}") from error
+        except FileExistsError:
             raise
         except Exception as error:  # every package raises its own kind; all of them mean the same here
             raise RemoteError(f"{self.url}: {name} cannot be {done}: {type(error).__name__}: {error}") from error

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .records import Night, Record
 
 BATCH = 200  # objects asked for at once: about a hundred MB of records in memory
+PROBE = ".recoverssm-store"  # written anew by whoever is to write more: it belongs to nobody
 UNSENT = "unsent"  # folder of marks: what was stored here and may not have reached the URL
 RECENT_MONTHS = 6
 MONTH = len("202611")  # ids begin with their time
@@ -58,10 +59,24 @@ class RemoteStore(Store):
         self._listed: dict[tuple[str, str, str], dict[str, Fact]] = {}
         self._read_now: set[str] = set()  # in the life of this object
         self._models: dict[str, list[str]] = {}
-        if writable or any(self.gpu_models(kind) for kind in KINDS):  # else it is absent, as a folder would be
+        self._is_there = writable or any(self.gpu_models(kind) for kind in KINDS)
+        if self._is_there:
             folder.mkdir(parents=True, exist_ok=True)
         if writable:
             self._send_unsent()
+
+    @property
+    def is_there(self) -> bool:
+        return self._is_there
+
+    def require_space(self, num_bytes: int) -> None:
+        """And raise RemoteError where the URL refuses to be written. One that is away for now is sent to later."""
+        super().require_space(num_bytes)
+        try:
+            self._objects.put(PROBE, b"")
+        except RemoteError as error:
+            if isinstance(error.__cause__, FileNotFoundError | PermissionError):
+                raise
 
     def fetch(self, ids: Iterable[str] | None = None, *, kinds: Sequence[Kind] = KINDS) -> None:
         wanted = None if ids is None else set(ids)
@@ -164,7 +179,7 @@ class RemoteStore(Store):
         before: str | None = None,
         samples: bool = True,
     ) -> list[Path]:
-        if not self.folder.is_dir():
+        if not self.is_there:
             return []
         if newest is not None and ids is None and gpu_model != "*":
             ids = self._newest(kind, gpu_model, newest, before)

@@ -85,6 +85,11 @@ class Store:
         self.quarantined: list[str] = []
         self._lock = FileLock(folder / ".lock")
 
+    @property
+    def is_there(self) -> bool:
+        """Whether anything is kept under this name; an empty folder is."""
+        return self.folder.is_dir()
+
     def add_record(self, record: Record, samples: pa.Table) -> Path:
         """Write a record and its samples, both or neither; returns the path of the JSON file.
 

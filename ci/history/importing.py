@@ -77,6 +77,7 @@ def import_from(source: Path, store: Store, *, dry_run: bool = False, limits: Li
             )
         result.records, result.nights = [r.id for r in new.records.values()], [n.id for n in new.nights.values()]
         if not dry_run:
+            store.require_space(0)  # else the first record would be kept here for a place that nobody may write
             _add(new, store)
     return result
 

@@ -88,6 +88,6 @@ def open_whole(spec: str, *, writable: bool = False) -> Store:
 def open_existing(spec: str, *, writable: bool = False) -> Store:
     """The store that ``spec`` names. Raises MissingDataError when it does not exist."""
     store = open_store(spec, writable=writable)
-    if not store.folder.is_dir():
+    if not store.is_there:
         raise MissingDataError(f"--store {spec}: there is no such store", "give the place of records/ and nights/")
     return store

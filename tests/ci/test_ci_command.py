@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from benchmarks.cases import SETS
 from benchmarks.harness import records
+from benchmarks.harness.errors import CorruptRecordError, RemoteError
 from ci import doctor
 from ci.__main__ import app
 from ci.exits import BrokenEnvironmentError, Exit
@@ -86,6 +87,19 @@ def test_all_but_list_need_a_set_and_say_so(no_process, option):
     assert (
         "--set: expected one of smoke, pr, nightly, roofline, league, published; --list without --set" in result.output
     )
+
+
+@pytest.mark.parametrize(
+    ("raised", "code"), [(RemoteError("s3://b: away"), Exit.BROKEN), (CorruptRecordError("x.json: cut"), Exit.INVALID)]
+)
+def test_a_store_that_fails_is_told_and_is_no_mistake_of_this_program(monkeypatch, raised, code):
+    def fail(*_, **__):
+        raise raised
+
+    monkeypatch.setattr("ci.history.layout.open_store", fail)
+    result = invoke("history", "query", "--store", "s3://b")
+
+    assert (result.exit_code, result.output) == (code, f"error: {raised}\n")
 
 
 @pytest.fixture

@@ -12,10 +12,12 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
+from benchmarks.harness.errors import RemoteError
 from benchmarks.harness.records import encode
 from benchmarks.harness.samples import SCHEMA
-from benchmarks.harness.store import Store
+from benchmarks.harness.store import Store, open_store
 from ci.exits import Exit, MissingDataError
 from ci.history import importing
 from ci.history.archives import MIB, Limits, UntrustedSourceError
@@ -520,3 +522,16 @@ def test_night_whose_values_its_records_do_not_hold_is_refused(tmp_path, store, 
         import_from(source, store)
 
     assert contents(store.folder) == before
+
+
+def test_place_that_refuses_to_be_written_gets_nothing_and_keeps_nothing_here(source, tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise PermissionError("denied")
+
+    monkeypatch.setenv("RECOVERSSM_CACHE_DIR", str(tmp_path / "here"))
+    store = open_store("memory://nobody/store")
+    monkeypatch.setattr(MemoryFileSystem, "pipe_file", refuse)
+
+    with pytest.raises(RemoteError, match="denied"):
+        import_from(source, store)
+    assert not list(store.folder.rglob("*.json"))

@@ -7,6 +7,7 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 from msgspec.structs import replace
 
 from benchmarks.harness.errors import AlreadyStoredError, MissingPackageError, RemoteError, UnsentError
@@ -184,6 +185,40 @@ def test_a_place_without_a_store_is_absent_to_readers(url):
 
     with pytest.raises(MissingDataError, match="no such store"):
         open_existing(url)
+
+
+def test_a_place_where_a_writer_failed_is_absent_to_readers_of_the_same_machine(url):
+    """Else a page of nothing is built, and nobody asks why."""
+    from ci.exits import MissingDataError
+    from ci.history.layout import open_existing
+
+    open_store(url)
+
+    with pytest.raises(MissingDataError, match="no such store"):
+        open_existing(url)
+
+
+def refuse(monkeypatch, error):
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr(MemoryFileSystem, "pipe_file", fail)
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError("The specified bucket does not exist"), PermissionError("denied")])
+def test_a_place_that_cannot_be_written_is_told_before_anything_is_measured(monkeypatch, error):
+    store = open_store("memory://nobody/store")
+    refuse(monkeypatch, error)
+
+    with pytest.raises(RemoteError, match=f"memory://nobody/store: .* cannot be written: .*{error}"):
+        store.require_space(10)
+
+
+def test_a_place_that_is_away_for_now_keeps_no_night_from_its_start(monkeypatch):
+    store = open_store("memory://nobody/store")
+    refuse(monkeypatch, ConnectionError("no route"))
+
+    store.require_space(10)
 
 
 def test_a_package_that_is_missing_is_named(monkeypatch):
