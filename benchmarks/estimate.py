@@ -3,7 +3,8 @@
 import statistics
 from dataclasses import dataclass
 
-from .harness.records import Night, decode_record
+from .harness.record_files import decode_record
+from .harness.records import Night
 from .harness.store import Store
 
 

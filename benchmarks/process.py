@@ -26,6 +26,7 @@ from .harness.delay import Delay
 from .harness.drift import drift_pct
 from .harness.environment import collect_environment, collect_silicon, collect_subject, gpu_uuid
 from .harness.gpu_monitor import GpuMonitor, merge_summaries
+from .harness.record_files import encode, samples_path
 from .harness.records import (
     Calibration,
     Control,
@@ -35,9 +36,7 @@ from .harness.records import (
     Record,
     Started,
     Subject,
-    encode,
     new_id,
-    samples_path,
     utc_now,
 )
 from .harness.samples import samples_table

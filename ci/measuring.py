@@ -17,7 +17,8 @@ import pyarrow as pa
 from rich.console import Console
 
 from benchmarks.harness.errors import AlreadyStoredError, BranchError, StoreError, UnsentError
-from benchmarks.harness.records import Control, Record, decode_record, samples_path
+from benchmarks.harness.record_files import decode_record, samples_path
+from benchmarks.harness.records import Control, Record
 from benchmarks.harness.samples import read_samples
 from benchmarks.harness.store import Store
 from benchmarks.journal import journal_path

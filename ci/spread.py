@@ -8,7 +8,8 @@ from typing import Any
 from rich.console import Console
 
 from benchmarks.harness.errors import StoreError
-from benchmarks.harness.records import Record, decode_record
+from benchmarks.harness.record_files import decode_record
+from benchmarks.harness.records import Record
 from benchmarks.harness.stats.spread import MIN_PROCESSES, SpreadComparison, compare_spread
 from benchmarks.harness.stats.summary import median
 from benchmarks.harness.store import open_store

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from benchmarks.harness.records import Record, decode_record, samples_path
+from benchmarks.harness.record_files import decode_record, samples_path
+from benchmarks.harness.records import Record
 from benchmarks.harness.samples import read_samples
 from benchmarks.patterns import matches
 

@@ -16,7 +16,8 @@ from pathlib import Path
 import msgspec
 
 from benchmarks.harness import migrations, records
-from benchmarks.harness.records import Head, Night, decode_night, decode_record, samples_path
+from benchmarks.harness.record_files import decode_night, decode_record, samples_path
+from benchmarks.harness.records import Head, Night
 from benchmarks.harness.store import check_samples
 from reports import process
 from reports.process import Columns, Line, Problem, Process, Shape

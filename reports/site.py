@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from benchmarks.harness.records import json_schema
+from benchmarks.harness.record_files import json_schema
 from reports import text
 from reports.kept import Kept
 from reports.pages.page import Content, Data, Page, Part, Site

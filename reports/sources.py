@@ -9,7 +9,8 @@ from typing import Generic, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from benchmarks.harness.records import Check, Head, Night, Record, decode_checks
+from benchmarks.harness.record_files import decode_checks
+from benchmarks.harness.records import Check, Head, Night, Record
 from benchmarks.harness.store import Store, open_store
 from ci.policy import Aliases, load_aliases
 from reports.derive import Processes

@@ -142,7 +142,9 @@ def test_the_library_needs_torch_and_triton_alone():
     assert [re.split("[<>=]", item)[0] for item in project["dependencies"]] == ["torch", "triton"]
 
 
-@pytest.mark.parametrize("module", ["reports.cli", "benchmarks.harness.records", "benchmarks.harness.stats.verdict"])
+@pytest.mark.parametrize(
+    "module", ["reports.cli", "benchmarks.harness.record_files", "benchmarks.harness.stats.verdict"]
+)
 def test_pages_and_statistics_load_neither_torch_nor_triton(module):
     code = f"import sys, {module}; print(*(name for name in ('torch', 'triton') if name in sys.modules))"
 

@@ -1,4 +1,4 @@
-"""What one measuring process leaves behind: the schema of a record and of a night, in strict JSON.
+"""What one measuring process leaves behind: the schema of a record and of a night.
 
 A *record* is one run of ``python -m benchmarks.run``: what was measured, on what, and how. Every sample lies in a
 Parquet file of the same name. A *night* names the records of one ``ci nightly`` and holds its verdicts.
@@ -7,17 +7,13 @@ Schema history: 1 (2026-11-29) first. Fields with a default may be added without
 one, and a step in ``migrations.py``.
 """
 
-import math
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from secrets import token_hex
-from typing import Annotated, Any, Literal, TypeVar, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
-
-from .migrations import Kind, upgrade
 
 SCHEMA_VERSION = 1
 
@@ -35,8 +31,9 @@ Utc = Annotated[str, msgspec.Meta(pattern=r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}
 CONTRACTS: tuple[str, ...] = get_args(Contract)
 
 COMMIT_HASH = re.compile(r"[0-9A-Fa-f]{7,40}")
-COMMIT_DIGITS = 8  # of a commit, in an id
 """A commit, whole or shortened; a name or an option that a shell put in its place is none."""
+
+COMMIT_DIGITS = 8  # of a commit, in an id
 
 
 class Struct(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -382,9 +379,6 @@ class Night(Struct, frozen=True, kw_only=True):
         return [*self.records, *self.left_out]
 
 
-T = TypeVar("T", Record, Night)
-
-
 def repetitions(records: Sequence[Record]) -> int:
     """How often each case was measured, at least: the processes of a night, or those of its shard with fewest."""
     parts = [record.shard.index if record.shard else 0 for record in records]
@@ -404,99 +398,3 @@ def new_id(commit: str | None) -> str:
 def commit_of(id_: str) -> str:
     """The short commit in a record's or night's id; no commit is ``nocommit``."""
     return id_.partition("-")[2][:COMMIT_DIGITS]
-
-
-def encode(obj: Record | Night) -> bytes:
-    """Strict JSON, indented, ending in a newline. Raises ValueError on NaN or infinity."""
-    _refuse_non_finite(msgspec.to_builtins(obj), type(obj).__name__)
-    return msgspec.json.format(msgspec.json.encode(obj), indent=1) + b"\n"
-
-
-def decode_record(data: bytes) -> Record:
-    """Of any schema version. Raises as ``_decode``."""
-    return _decode(data, "record", Record)
-
-
-def decode_checks(data: bytes) -> list[Check]:
-    """Of a record of any schema version, whose other parts are passed over. Raises as ``_decode``."""
-    if schema_version(data) == SCHEMA_VERSION:
-        return msgspec.json.decode(data, type=_Checks).checks
-    return decode_record(data).checks
-
-
-def decode_night(data: bytes) -> Night:
-    """Of any schema version. Raises as ``_decode``."""
-    return _decode(data, "night", Night)
-
-
-class _Checks(msgspec.Struct, frozen=True):
-    checks: list[Check]
-
-
-class Header(msgspec.Struct, frozen=True):
-    """What every file of a store begins with."""
-
-    id: str = ""
-    schema_version: int | None = None
-
-
-def schema_version(data: bytes) -> int | None:
-    """Of a record or night, whatever else it holds. Raises msgspec.ValidationError or msgspec.DecodeError."""
-    return msgspec.json.decode(data, type=Header).schema_version
-
-
-def decode_header(data: bytes, kind: Kind) -> Header:
-    """Read past the content, which need be no more than JSON; a file of an older schema version is read whole.
-
-    About four times as fast as reading the content. Raises as ``_decode``.
-    """
-    try:
-        header = msgspec.json.decode(data, type=Header)
-    except RecursionError as error:
-        raise msgspec.DecodeError("JSON is nested too deeply") from error
-    if header.schema_version != SCHEMA_VERSION:
-        decode_record(data) if kind == "record" else decode_night(data)
-    return header
-
-
-def _decode(data: bytes, kind: Kind, expected: type[T]) -> T:
-    """An object of the newest schema version.
-
-    Raises:
-        msgspec.ValidationError, msgspec.DecodeError: both name the place.
-        NewerSchemaError, SchemaVersionError: no step leads from its version to ours.
-    """
-    try:
-        if schema_version(data) == SCHEMA_VERSION:
-            return msgspec.json.decode(data, type=expected)
-        older = msgspec.json.decode(data, type=dict[str, Any])
-        return msgspec.convert(upgrade(kind, older, newest=SCHEMA_VERSION), expected)
-    except RecursionError as error:
-        raise msgspec.DecodeError("JSON is nested too deeply") from error
-
-
-def json_schema() -> dict[str, Any]:
-    """JSON Schema of records and nights, as published with the site."""
-    (_, _), components = msgspec.json.schema_components((Record, Night))
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "$defs": components,
-        "oneOf": [{"$ref": "#/$defs/Record"}, {"$ref": "#/$defs/Night"}],
-    }
-
-
-def _refuse_non_finite(value: Any, where: str) -> None:
-    # msgspec writes NaN as null, which would read back as "no value" without a reason.
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"{where}: expected a finite number, got {value}; store None with a reason instead")
-    if isinstance(value, dict):
-        for key, item in value.items():
-            _refuse_non_finite(item, f"{where}.{key}")
-    if isinstance(value, list):
-        for index, item in enumerate(value):
-            _refuse_non_finite(item, f"{where}[{index}]")
-
-
-def samples_path(record_path: Path) -> Path:
-    """The Parquet file beside a record's JSON."""
-    return record_path.with_suffix(".parquet")

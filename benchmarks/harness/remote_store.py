@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from .errors import AlreadyStoredError, RemoteError, UnsentError
 from .objects import Fact, Objects
-from .records import samples_path
+from .record_files import samples_path
 from .store import FOLDER_NAME, KINDS, Kind, Store
 
 if TYPE_CHECKING:

@@ -23,17 +23,8 @@ from filelock import FileLock, Timeout
 
 from .errors import AlreadyStoredError, CorruptRecordError, StoreError, StoreFullError
 from .migrations import NewerSchemaError
-from .records import (
-    Head,
-    Header,
-    Night,
-    Record,
-    decode_header,
-    decode_night,
-    decode_record,
-    encode,
-    samples_path,
-)
+from .record_files import Header, decode_header, decode_night, decode_record, encode, samples_path
+from .records import Head, Night, Record
 from .samples import SCHEMA, read_samples, schema_problem
 
 T = TypeVar("T", bound=Head | Night | Header)

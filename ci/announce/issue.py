@@ -4,7 +4,8 @@ import shlex
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from benchmarks.harness.records import Night, Record, Verdict, decode_record
+from benchmarks.harness.record_files import decode_record
+from benchmarks.harness.records import Night, Record, Verdict
 from benchmarks.harness.store import Store
 from ci.foreign_text import code, fenced, markdown
 from ci.show import again

@@ -9,7 +9,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from benchmarks.harness.records import Record, decode_record
+from benchmarks.harness.record_files import decode_record
+from benchmarks.harness.records import Record
 from benchmarks.harness.store import Store
 
 from .backfill import Result

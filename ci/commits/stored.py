@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from benchmarks.harness.records import Record, decode_record
+from benchmarks.harness.record_files import decode_record
+from benchmarks.harness.records import Record
 from benchmarks.harness.store import KINDS, RECENT_NIGHTS, Kind, Store
 from ci.history.layout import open_existing
 from reports.sources import Stored

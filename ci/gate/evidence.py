@@ -9,7 +9,8 @@ from typing import Any
 
 import msgspec
 
-from benchmarks.harness.records import Record, decode_record
+from benchmarks.harness.record_files import decode_record
+from benchmarks.harness.records import Record
 from ci.exits import UsageError
 from ci.policy import ALIASES_FILE, Aliases, Policy, load_aliases, load_policy, policy_hash
 from ci.validity import why_unsound

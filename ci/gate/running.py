@@ -16,7 +16,7 @@ from rich.console import Console
 
 from benchmarks.harness.errors import LockHeldError
 from benchmarks.harness.lock import GpuLock
-from benchmarks.harness.records import samples_path
+from benchmarks.harness.record_files import samples_path
 from benchmarks.journal import journal_path
 from ci.config import Fork, NightlyConfig, load_nightly
 from ci.exits import BrokenEnvironmentError, CommandError, Exit, Interrupted, UsageError

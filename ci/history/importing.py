@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.harness.errors import AlreadyStoredError
-from benchmarks.harness.records import Night, Record, decode_night, decode_record, samples_path
+from benchmarks.harness.record_files import decode_night, decode_record, samples_path
+from benchmarks.harness.records import Night, Record
 from benchmarks.harness.samples import is_thinned, read_samples, schema_problem
 from benchmarks.harness.store import Store
 

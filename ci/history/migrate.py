@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 
 from benchmarks.harness.migrations import Kind, Step, upgrade
-from benchmarks.harness.records import SCHEMA_VERSION, Night, Record, encode, samples_path, schema_version
+from benchmarks.harness.record_files import encode, samples_path, schema_version
+from benchmarks.harness.records import SCHEMA_VERSION, Night, Record
 from benchmarks.harness.store import Store
 from ci.exits import CommandError, Exit, UsageError
 

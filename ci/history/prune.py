@@ -12,7 +12,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks.harness.records import Night, samples_path
+from benchmarks.harness.record_files import samples_path
+from benchmarks.harness.records import Night
 from benchmarks.harness.samples import is_thinned_to, read_samples, thin
 from benchmarks.harness.store import Store
 from ci.config import load_nightly

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from benchmarks.harness.records import SCHEMA_VERSION, schema_version
+from benchmarks.harness.record_files import schema_version
+from benchmarks.harness.records import SCHEMA_VERSION
 from benchmarks.harness.stats.verdict import summarize
 from benchmarks.harness.store import RECENT_NIGHTS, Store
 from ci.exits import BrokenEnvironmentError, CommandError, Exit

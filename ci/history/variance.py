@@ -8,7 +8,8 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from benchmarks.harness.records import Night, Record, samples_path
+from benchmarks.harness.record_files import samples_path
+from benchmarks.harness.records import Night, Record
 from benchmarks.harness.samples import is_thinned
 from benchmarks.harness.stats.variance import Components, Process, components, pooled_sd_pct
 from ci.config import load_thresholds

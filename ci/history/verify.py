@@ -7,15 +7,8 @@ import msgspec
 import pyarrow as pa
 
 from benchmarks.harness.migrations import NewerSchemaError
-from benchmarks.harness.records import (
-    SCHEMA_VERSION,
-    Night,
-    Record,
-    decode_night,
-    decode_record,
-    samples_path,
-    schema_version,
-)
+from benchmarks.harness.record_files import decode_night, decode_record, samples_path, schema_version
+from benchmarks.harness.records import SCHEMA_VERSION, Night, Record
 from benchmarks.harness.samples import read_samples
 
 from .checks import night_problems, record_problems

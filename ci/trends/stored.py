@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
-from benchmarks.harness.records import Night, decode_record
+from benchmarks.harness.record_files import decode_record
+from benchmarks.harness.records import Night
 from benchmarks.harness.store import Store
 from ci.config import load_nightly
 from ci.gpus import CPU

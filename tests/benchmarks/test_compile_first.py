@@ -74,7 +74,7 @@ def test_wrong_command_line_has_the_codes_of_a_measuring_process(arguments, code
 
 @pytest.mark.gpu
 def test_measuring_process_compiles_nothing_after_compiling_ahead(tmp_path):
-    from benchmarks.harness.records import decode_record
+    from benchmarks.harness.record_files import decode_record
     from ci.gpus import find_gpus
 
     env = find_gpus()[0].child_env({**os.environ, "TRITON_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT)})

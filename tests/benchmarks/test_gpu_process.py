@@ -22,7 +22,7 @@ from tests.harness.fake_timer import FakeTimer
 def test_a_case_is_measured_from_end_to_end(tmp_path):
     from rich.console import Console
 
-    from benchmarks.harness.records import decode_record
+    from benchmarks.harness.record_files import decode_record
     from benchmarks.process import Request, measure, write_record
     from benchmarks.providers.full_state import FullStateProvider
     from benchmarks.providers.recoverssm import RecoverSSMProvider

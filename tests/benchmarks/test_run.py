@@ -6,7 +6,7 @@ import torch
 from typer.testing import CliRunner
 
 import recoverssm
-from benchmarks.harness.records import decode_record, samples_path
+from benchmarks.harness.record_files import decode_record, samples_path
 from benchmarks.harness.store import Store
 from benchmarks.run import app
 

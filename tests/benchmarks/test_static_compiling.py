@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import triton
 
-from benchmarks.harness.records import decode_record, samples_path
+from benchmarks.harness.record_files import decode_record, samples_path
 from benchmarks.static.occupancy import load_limits
 from benchmarks.static.run import exit_code
 

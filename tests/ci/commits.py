@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from benchmarks.harness import records
+from benchmarks.harness import record_files
 from benchmarks.harness.samples import SCHEMA
 from tests.ci.nights import exact, make_record, timed
 
@@ -20,7 +20,7 @@ class Commits:
         self.folder.mkdir()
         self.git("init", "--quiet", "--initial-branch", "main")
         template = make_record([timed(100.0), exact(1000.0)])
-        (self.folder / "template.json").write_bytes(records.encode(template))
+        (self.folder / "template.json").write_bytes(record_files.encode(template))
         pq.write_table(SCHEMA.empty_table(), self.folder / "template.parquet")
 
     @property

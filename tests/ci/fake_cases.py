@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from benchmarks.harness import records
+from benchmarks.harness import record_files
 from benchmarks.harness.errors import CONTEXT_LOST_EXIT
 from benchmarks.harness.parent import end_with_parent
 from benchmarks.harness.samples import SCHEMA
@@ -100,7 +100,7 @@ def main() -> None:
     )
     pq.write_table(SCHEMA.empty_table(), args.out.with_suffix(".parquet"))
     temporary = args.out.with_suffix(".tmp")
-    temporary.write_bytes(records.encode(record))
+    temporary.write_bytes(record_files.encode(record))
     temporary.replace(args.out)
     path.unlink()
     sys.exit(4 if any(item.status == "failed" for item in results.measurements) else 0)

@@ -9,7 +9,7 @@ import msgspec
 import pyarrow.parquet as pq
 from rich.console import Console
 
-from benchmarks.harness import records
+from benchmarks.harness import record_files, records
 from benchmarks.harness.records import Measurement, Record
 from benchmarks.harness.samples import SCHEMA
 from benchmarks.harness.store import Store
@@ -105,7 +105,7 @@ class FakeNight:
         for index, record in enumerate(found):
             path = self.folder / f"{base + index}.json"
             if record is not None:
-                path.write_bytes(records.encode(record) if isinstance(record, Record) else record)
+                path.write_bytes(record_files.encode(record) if isinstance(record, Record) else record)
                 pq.write_table(SCHEMA.empty_table(), path.with_suffix(".parquet"))
             if do and index in do:
                 path.with_suffix(".do").write_text(do[index])

@@ -6,7 +6,8 @@ import shutil
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks.harness.records import Night, commit_of, encode
+from benchmarks.harness.record_files import encode
+from benchmarks.harness.records import Night, commit_of
 from benchmarks.harness.store import Store
 from ci.__main__ import app
 from ci.exits import BrokenEnvironmentError, Exit, MissingDataError, UsageError

@@ -15,7 +15,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from benchmarks.harness.errors import RemoteError
-from benchmarks.harness.records import encode
+from benchmarks.harness.record_files import encode
 from benchmarks.harness.samples import SCHEMA
 from benchmarks.harness.store import Store, open_store
 from ci.exits import Exit, MissingDataError

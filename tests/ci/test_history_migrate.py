@@ -6,7 +6,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from benchmarks.harness.records import SCHEMA_VERSION, decode_night, decode_record
+from benchmarks.harness.record_files import decode_night, decode_record
+from benchmarks.harness.records import SCHEMA_VERSION
 from benchmarks.harness.store import Store
 from ci.exits import Exit, UsageError
 from ci.history.migrate import MigrationError, migrate

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks.harness.records import encode
+from benchmarks.harness.record_files import encode
 from benchmarks.harness.samples import SCHEMA
 from ci.__main__ import app
 from ci.exits import Exit, MissingDataError, UsageError

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from filelock import FileLock
 
-from benchmarks.harness import records
+from benchmarks.harness import record_files, records
 from benchmarks.harness.errors import LockHeldError
 from benchmarks.harness.lock import GpuLock
 from benchmarks.harness.store import Store
@@ -187,7 +187,7 @@ def test_lock_is_held_while_measuring_and_free_afterwards(fake_night, one_gpu, m
     def held(path):
         with pytest.raises(LockHeldError), GpuLock("GPU-1"):
             pass
-        return records.decode_record(path)
+        return record_files.decode_record(path)
 
     monkeypatch.setattr("ci.measuring.decode_record", held)
 

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from benchmarks.cases import SETS, kimi_k3
 from benchmarks.harness import records
-from benchmarks.harness.records import encode
+from benchmarks.harness.record_files import encode
 from ci.__main__ import app
 from ci.exits import Exit, MissingDataError
 from ci.published import pr51855, pr52993, pr56082

@@ -53,7 +53,7 @@ def test_hung_forked_process_is_ended_and_the_parent_goes_on(server, tmp_path):
 
 
 def test_record_says_that_its_process_was_forked(server, tmp_path):
-    from benchmarks.harness.records import decode_record
+    from benchmarks.harness.record_files import decode_record
 
     out = tmp_path / "r.json"
     case = "kimi_k3_tp8_b32_t3_a2.73_fp32"
@@ -142,7 +142,7 @@ def test_choice_of_the_command_line_comes_before_the_file():
 
 @pytest.mark.gpu
 def test_forked_process_measures_on_the_gpu(tmp_path):
-    from benchmarks.harness.records import decode_record
+    from benchmarks.harness.record_files import decode_record
     from ci.gpus import find_gpus
 
     gpu, out = find_gpus()[0], tmp_path / "r.json"

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from benchmarks.cases import select
-from benchmarks.harness import records
+from benchmarks.harness import record_files, records
 from benchmarks.harness.records import Measurement
 from benchmarks.harness.samples import SCHEMA
 from benchmarks.static.planning import plan
@@ -39,7 +39,7 @@ def static_night(fake_night, tmp_path):
         (folder / "records").mkdir(parents=True, exist_ok=True)
         for record in found:
             path = folder / "records" / f"{record.environment.gpu_model}.json"
-            path.write_bytes(records.encode(record))
+            path.write_bytes(record_files.encode(record))
             pq.write_table(SCHEMA.empty_table(), path.with_suffix(".parquet"))
         (folder / "problems").write_text(problems)
         if refuses:

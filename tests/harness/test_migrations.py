@@ -4,7 +4,8 @@ import msgspec
 import pytest
 
 from benchmarks.harness.migrations import STEPS, NewerSchemaError, SchemaVersionError, upgrade
-from benchmarks.harness.records import SCHEMA_VERSION, decode_night, encode, schema_version
+from benchmarks.harness.record_files import decode_night, encode, schema_version
+from benchmarks.harness.records import SCHEMA_VERSION
 from tests.harness.stored import make_night
 
 

@@ -12,7 +12,8 @@ from msgspec.structs import replace
 
 from benchmarks.harness.errors import AlreadyStoredError, MissingPackageError, RemoteError, UnsentError
 from benchmarks.harness.objects import Fact, Objects
-from benchmarks.harness.records import Acceptance, decode_record, encode
+from benchmarks.harness.record_files import decode_record, encode
+from benchmarks.harness.records import Acceptance
 from benchmarks.harness.remote_store import RemoteStore, cache_folder
 from benchmarks.harness.store import open_store
 from tests.harness.stored import make_night, make_record, make_table

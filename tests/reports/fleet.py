@@ -32,7 +32,8 @@ from pathlib import Path
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 from xml.sax.saxutils import escape
 
-from benchmarks.harness.records import Night, encode
+from benchmarks.harness.record_files import encode
+from benchmarks.harness.records import Night
 from ci.marked import write_between_marks
 from tests.reports.synthetic import Generator
 

@@ -23,7 +23,8 @@ from pathlib import Path
 import msgspec
 import pyarrow.parquet as pq
 
-from benchmarks.harness.records import Measurement, Night, Record, encode, samples_path
+from benchmarks.harness.record_files import encode, samples_path
+from benchmarks.harness.records import Measurement, Night, Record
 from benchmarks.harness.samples import SampleSeries, samples_table
 from tests.reports.golden import NightPlan, golden_cases, golden_record, golden_verdicts
 

@@ -8,7 +8,8 @@ import msgspec
 import pyarrow.parquet as pq
 import pytest
 
-from benchmarks.harness.records import Head, decode_night, decode_record, encode
+from benchmarks.harness.record_files import decode_night, decode_record, encode
+from benchmarks.harness.records import Head
 from reports import digests, kept
 from reports.digests import Digests
 from reports.kept import Kept

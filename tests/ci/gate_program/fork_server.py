@@ -12,7 +12,7 @@ from pathlib import Path
 import recoverssm
 from recoverssm import TIMES_US
 
-from .harness import records
+from .harness import record_files, records
 from .harness.environment import source_hash
 
 
@@ -62,7 +62,7 @@ def measure(out: Path, cases: list[str], seed: int) -> int:
             for case in recoverssm.CRASHES
         ],
     )
-    out.write_bytes(records.encode(record))
+    out.write_bytes(record_files.encode(record))
     return 0
 
 
