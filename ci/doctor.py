@@ -200,8 +200,8 @@ def _torch(gpus: list[Gpu], *, on_gpu: bool) -> Finding:
             for gpu in (g for g in gpus if g.uuid != CPU):
                 stack.enter_context(GpuLock(gpu.uuid, command="python -m ci doctor"))
             view = ask_torch(os.environ)
-    except LockHeldError:
-        return Finding("torch", "limited", f"{_version('torch')}, not tried: a run is using a GPU (see lock)")
+    except (LockHeldError, OSError):
+        return Finding("torch", "limited", f"{_version('torch')}, not tried: a GPU could not be had (see lock)")
     build = "CPU build" if view.cuda is None else f"CUDA {view.cuda}"
     if view.error:
         return Finding("torch", "broken", f"{view.torch} ({build}): {view.error}", "measure without it: --gpus cpu")
@@ -233,8 +233,7 @@ def _locks(gpus: list[Gpu]) -> list[Finding]:
         except LockHeldError as error:
             result.append(Finding("lock", "limited", str(error), "python -m ci nightly --wait SECONDS"))
         except OSError as error:
-            where = f"{lock_folder()}: {error.strerror}"
-            result.append(Finding("lock", "broken", where, "set RECOVERSSM_LOCK_DIR to a folder that can be written"))
+            result.append(Finding("lock", "broken", str(error.strerror)))
     return result
 
 

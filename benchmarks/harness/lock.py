@@ -39,6 +39,7 @@ class GpuLock:
         command: what to tell others that wait; this process's command line by default.
     Raises:
         LockHeldError: on ``__enter__``, naming the holder's process, command and start.
+        OSError: no lock can be kept in the folder.
     """
 
     def __init__(
@@ -54,11 +55,18 @@ class GpuLock:
         self._lock = FileLock(self._folder / f"{name}.lock", mode=0o666)
 
     def __enter__(self) -> Self:
-        self._folder.mkdir(parents=True, exist_ok=True)
         try:
+            self._folder.mkdir(parents=True, exist_ok=True)
             self._lock.acquire(timeout=self._timeout_s)
         except Timeout as error:
             raise LockHeldError(self._held()) from error
+        except OSError as error:
+            what = (
+                f"no lock of GPU {self._uuid} can be kept: {error.strerror}; let {self._folder} be a folder that all "
+            )
+            raise OSError(
+                error.errno, f"{what}who share the GPU can write, or name one in {FOLDER_VARIABLE}"
+            ) from error
         holder = {"pid": os.getpid(), "command": self._command, "since_utc": utc_now()}
         # Best effort: a full disk, or the description that a killed run of another user left, does not keep a free GPU.
         with contextlib.suppress(OSError):

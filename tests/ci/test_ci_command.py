@@ -367,6 +367,18 @@ class TestDoctor:
         assert levels["lock"][0] == levels["torch"][0] == "limited"
         assert "a night" in levels["lock"][1]
 
+    def test_lock_that_cannot_be_kept_is_a_finding_and_not_the_end(self, monkeypatch, tmp_path, quick):
+        from ci.gpus import Gpu
+
+        (tmp_path / "locks").write_text("no folder")
+        monkeypatch.setattr(doctor, "find_gpus", lambda: [Gpu("GPU-1", "NVIDIA H200")])
+        monkeypatch.setattr(doctor, "ask_torch", lambda env: pytest.fail("asked"))
+
+        found = {f.name: f for f in doctor.examine(str(tmp_path)).findings}
+
+        assert (found["lock"].level, found["torch"].level) == ("broken", "limited")
+        assert "no lock of GPU GPU-1 can be kept" in found["lock"].found
+
     def test_no_git_is_limited_and_says_how_to_name_the_commit(self, monkeypatch, tmp_path, quick):
         monkeypatch.setattr(doctor, "ROOT", tmp_path)
 

@@ -97,3 +97,16 @@ def test_description_that_cannot_be_written_does_not_keep_a_free_gpu(tmp_path: P
         GpuLock("GPU-abc", tmp_path).__enter__()
     with GpuLock("GPU-abc", tmp_path):
         pass
+
+
+@pytest.mark.parametrize(
+    "spoil", [lambda place: place.write_text(""), lambda place: (place / "0d3c.lock").mkdir(parents=True)]
+)
+def test_folder_in_which_no_lock_can_be_kept_is_told_with_the_way_out(tmp_path: Path, spoil):
+    spoil(tmp_path / "locks")
+
+    with (
+        pytest.raises(OSError, match=r"no lock of GPU GPU-0d3c can be kept: .*RECOVERSSM_LOCK_DIR"),
+        GpuLock(UUID, tmp_path / "locks"),
+    ):
+        pass
