@@ -164,6 +164,8 @@ def _tar_members(archive: tarfile.TarFile) -> Iterator[Member]:
     bounded.seek(archive.offset)
     if bounded.read(tarfile.BLOCKSIZE) != b"\0" * tarfile.BLOCKSIZE:
         raise tarfile.ReadError("it ends without its end mark, or goes on after a header that is none")
+    while bounded.read(MIB):  # the checksum of a gzip is its last word
+        pass
 
 
 def _zip_members(archive: zipfile.ZipFile) -> Iterator[Member]:

@@ -524,6 +524,25 @@ def test_night_whose_values_its_records_do_not_hold_is_refused(tmp_path, store, 
     assert contents(store.folder) == before
 
 
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda data: data[:-1],
+        lambda data: data[:-8],
+        lambda data: data[:-6] + bytes([data[-6] ^ 1]) + data[-5:],
+        lambda d: d + b"x",
+    ],
+)
+def test_archive_is_read_to_the_checksum_at_its_end(source, store, tmp_path, spoil):
+    packed = tmp_path / "night.tar.gz"
+    with tarfile.open(packed, "w:gz") as archive:
+        archive.add(source, ".")
+    packed.write_bytes(spoil(packed.read_bytes()))
+
+    with pytest.raises(UntrustedSourceError, match="damaged"):
+        import_from(packed, store)
+
+
 def test_place_that_refuses_to_be_written_gets_nothing_and_keeps_nothing_here(source, tmp_path, monkeypatch):
     def refuse(*_, **__):
         raise PermissionError("denied")
