@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 from .errors import AlreadyStoredError, RemoteError, UnsentError
 from .objects import Fact, Objects
 from .record_files import samples_path
-from .store import FOLDER_NAME, KINDS, Kind, Store
+from .store import Store
+from .store_folder import FOLDER_NAME, KINDS, Kind
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -4,7 +4,6 @@ Imported where an sftp:// URL is given, for it needs paramiko.
 """
 
 import io
-from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -44,10 +43,11 @@ class Sftp(SFTPFileSystem):  # type: ignore[misc]  # fsspec ships no types
         """Beside others who make the same folders."""
         for folder in map(str, reversed((PurePosixPath(path), *PurePosixPath(path).parents))):
             if not self.isdir(folder):
-                with suppress(OSError):
+                try:
                     self.ftp.mkdir(folder, mode)
-        if not self.isdir(path):
-            raise NotADirectoryError(f"{path}: cannot be made")
+                except OSError:
+                    if not self.isdir(folder):
+                        raise
 
     def rename_new(self, old: str, new: str) -> None:
         """The protocol's own rename, which replaces nothing. Raises FileExistsError."""

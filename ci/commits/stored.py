@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 from benchmarks.harness.record_files import decode_record
 from benchmarks.harness.records import Record
-from benchmarks.harness.store import KINDS, RECENT_NIGHTS, Kind, Store
+from benchmarks.harness.store import RECENT_NIGHTS, Store
+from benchmarks.harness.store_folder import KINDS, Kind
 from ci.history.layout import open_existing
 from reports.sources import Stored
 

@@ -227,7 +227,7 @@ def test_store_without_space_is_refused_before_anything_is_measured(fake_night, 
     def full(path, data):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("benchmarks.harness.store._write_through", full)
+    monkeypatch.setattr("benchmarks.harness.store_folder._write_through", full)
     with pytest.raises(BrokenEnvironmentError, match=r"--store .*No space left"):
         fake_night.night(make_records())
     assert fake_night.started == []

@@ -1,5 +1,7 @@
 """Small records, nights and tables of samples for tests of the store."""
 
+from pathlib import Path
+
 import pyarrow as pa
 
 from benchmarks.harness.gpu_monitor import Reading
@@ -13,6 +15,7 @@ from benchmarks.harness.records import (
     Subject,
 )
 from benchmarks.harness.samples import SampleSeries, samples_table
+from benchmarks.harness.store import Store
 
 H200 = Environment(gpu_model="nvidia-h200", python="3.11.7", torch="2.11.0", harness="1", os_kernel="6.1")
 MEASUREMENT = Measurement(
@@ -63,3 +66,16 @@ def make_night(night_id: str, records: list[str], *, accepted: bool = True, gpu_
 
 def make_table() -> pa.Table:
     return samples_table([SERIES], READINGS)
+
+
+def files_of(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() and path.name != ".lock"}
+
+
+def contents_of(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def add_three(store: Store) -> list[Path]:
+    ids = [f"20261129T14000{i}Z-abc-00000{i}" for i in range(3)]
+    return [store.add_record(make_record(record_id), make_table()) for record_id in ids]
