@@ -4,7 +4,6 @@ import statistics
 from dataclasses import dataclass
 
 from .harness.record_files import decode_record
-from .harness.records import Night
 from .harness.store import Store
 
 
@@ -18,10 +17,11 @@ class Estimate:
 
 def estimate_process(store: Store, case_set: str, num_cases: int) -> dict[str, Estimate]:
     """Seconds by GPU model, from the newest night of this set that measured; a model without one is left out."""
-    nights = [night for night in store.recent_nights() if night.case_set == case_set and not night.is_static]
-    newest: dict[str, Night] = {night.gpu_model: night for night in nights}
     found = {}
-    for model, night in newest.items():
+    for model in store.gpu_models():
+        night = next((one for one in store.newest_first(model) if one.case_set == case_set or one.is_static), None)
+        if night is None or night.is_static:  # a model that is compiled for is never measured
+            continue
         records = list(store.read_each(decode_record, None, set(night.records), model))
         if records:
             # A night may have measured a part of the set, so count by case.

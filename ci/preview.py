@@ -80,8 +80,8 @@ class Preview:
         command += f" --case '{self.pattern}'" if self.pattern != "*" else ""
         command = " ".join([command, *self.peer_arguments])
         static = load_nightly().static
-        accepted = [n for n in _stored(self.store).recent_nights() if n.accepted]
-        newest = {n.gpu_model: n.id for n in accepted}
+        stored = _stored(self.store)
+        newest = {m: next((n.id for n in stored.newest_first(m) if n.accepted), None) for m in stored.gpu_models()}
         return {
             "set": self.case_set,
             "num_cases": len(self.cases),
@@ -91,7 +91,7 @@ class Preview:
             "seed": self.seed,
             "store": self.store,
             "compiled": f"{', '.join(static.archs)}: cases of these that match {static.case}",
-            "last_accepted": newest,
+            "last_accepted": {model: name for model, name in newest.items() if name},
             **self.estimate(),
         }
 

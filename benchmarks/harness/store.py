@@ -167,6 +167,11 @@ class Store(StoreFolder):
         paths = self.files("nights", ids, gpu_model or "*", newest=newest, before=before)
         return [night for path in paths if (night := self._read(path, decode)) is not None]
 
+    def newest_first(self, gpu_model: str) -> Iterator[Night]:
+        """Recent nights of a GPU model, each read when it is asked for: for who needs the newest that is of a kind."""
+        for name in reversed(self.ids("nights", gpu_model, newest=RECENT_NIGHTS)):
+            yield from self.nights(gpu_model, ids={name})
+
     def recent_nights(
         self, gpu_model: str | None = None, *, newest: int | None = None, pinned: str | None = None
     ) -> list[Night]:

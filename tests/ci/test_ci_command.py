@@ -16,6 +16,7 @@ from ci.nightly import COMMAND, Result
 from ci.show import next_step, show_night
 from tests.ci.clusters import FILE
 from tests.ci.nights import QUIET, make_record, make_records, timed
+from tests.ci.stores import make_night, put_at_url, store_nights
 
 
 def invoke(*arguments):
@@ -440,3 +441,13 @@ class TestDoctor:
 
         monkeypatch.setattr(doctor, "ask_torch", lambda env: TorchView("2.11", None, (), None))
         monkeypatch.setattr(doctor, "_interpreter", lambda: doctor.Finding("interpreter", "ok", "not tried"))
+
+
+def test_a_preview_reads_the_last_night_alone(tmp_path, monkeypatch):
+    url, asked = put_at_url(store_nights(tmp_path / "from", *map(make_night, range(1, 8))), tmp_path, monkeypatch)
+
+    result = CliRunner().invoke(app, ["nightly", "--set", "smoke", "--dry-run", "--json", "--store", url])
+
+    assert list(json.loads(result.stdout)["last_accepted"]) == ["nvidia-h200"]
+    assert {name.split("/")[2][:8] for name in asked} == {"20261107"}
+    assert len([name for name in asked if name.startswith("records")]) == 3

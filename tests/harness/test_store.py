@@ -240,3 +240,17 @@ def test_the_newest_nights_up_to_a_given_one_in_order_of_time(store, monkeypatch
     assert [night.id for night in store.nights("nvidia-h200", newest=2, before=ids[3])] == ids[2:4]
     assert [night.id for night in store.recent_nights("nvidia-h200", pinned=ids[1])] == [*ids[:2], *ids[-2:]]
     assert [night.gpu_model for night in store.recent_nights()] == ["nvidia-h100", "nvidia-h200", "nvidia-h200"]
+
+
+def test_nights_are_read_one_by_one_from_the_newest_on(store, monkeypatch):
+    ids = [f"2026110{day}T150000Z-abc-000009" for day in range(1, 8)]
+    for id_ in ids:
+        store.add_night(make_night(id_, []))
+    (store.folder / "nights" / "nvidia-h200" / f"{ids[-1]}.json").write_bytes(b"{")
+    read: list[set[str]] = []
+    nights = Store.nights
+    monkeypatch.setattr(Store, "nights", lambda self, model, *, ids: read.append(ids) or nights(self, model, ids=ids))
+
+    night = next(store.newest_first("nvidia-h200"))
+
+    assert (night.id, read) == (ids[-2], [{ids[-1]}, {ids[-2]}])
