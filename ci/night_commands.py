@@ -213,7 +213,8 @@ def merge(
 ) -> None:
     """Judge the shards of a night as one night and store it. A shard without a record is told, and ends it with 3.
 
-    Doing it again, when more shards have come, makes another night of the same records and the new ones.
+    Doing it again, when more shards have come, makes another night of the same records and the new ones; when nothing
+    has changed, none.
     """
     with errors(as_json):
         from .nightly import Result, open_to_write

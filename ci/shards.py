@@ -4,8 +4,11 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
+
 from benchmarks.cases import BenchCase
 from benchmarks.harness.errors import BranchError, UnsentError
+from benchmarks.harness.record_files import decode_record
 from benchmarks.harness.records import Night, Record, Shard
 from benchmarks.harness.store import Store
 from benchmarks.sharding import ShardOf, deal
@@ -18,6 +21,8 @@ from .night import Tonight
 from .policy import load_policy
 from .preview import select_cases
 
+MERGED = 10  # newest nights of a GPU model, among which an earlier merging is looked for
+BATCH, MOST = 250, 2500  # records of a GPU model that are looked at together, and in all, for those of a night
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # of a night: it stands in records, on pages and in commands
 
 
@@ -51,12 +56,14 @@ def require_plain_name(night: str) -> None:
 def merge(store: Store, name: str, pattern: str, out: Path) -> tuple[list[Night], list[str], Exit]:
     """Judge all records of a night's shards together and store it: a night of each GPU model, messages, exit code.
 
+    Where a stored night says the same of the same records, it is that night, and nothing is stored.
+
     Raises:
         MissingDataError: no record of that night.
         UsageError: its shards are not of one set, or not of one number of shards; nothing was stored.
     """
     store.check()
-    records = [record for record in store.records() if record.shard and record.shard.night == name]
+    records = _records_of(store, name)
     if not records:
         raise MissingDataError(
             f"no record of a night {name} in {store.folder}", "bring its shards there: ci history import"
@@ -72,14 +79,45 @@ def merge(store: Store, name: str, pattern: str, out: Path) -> tuple[list[Night]
     nights, messages, code = [], list[str](), Exit.PASS
     for own in by_model.values():
         night = judge_night(bench, _tonight(bench, own[0].case_set, pattern, own))
-        nights.append(night)
         code = min(code, Exit(night.exit_code), key=WORST_FIRST.index)
+        if before := _merged_before(store, night):
+            nights.append(before)
+            messages.append(f"night {before.id}: merged before, and nothing has changed since")
+            continue
+        nights.append(night)
         try:
             store.add_night(night)
         except (BranchError, UnsentError) as error:  # written, and the message says how to publish it
             messages.append(f"night {night.id}: {error}")
             code = Exit.BROKEN
     return nights, messages, code
+
+
+def _records_of(store: Store, name: str) -> list[Record]:
+    """From the newest records of each GPU model backwards, until after some of that night a batch has none."""
+    found: set[str] = set()
+    for model in store.gpu_models("records"):
+        ids, of_model = store.ids("records", model, newest=MOST), set[str]()
+        for end in range(len(ids), 0, -BATCH):
+            batch = set(ids[max(0, end - BATCH) : end])
+            own = {
+                record.id
+                for record in store.read_each(decode_record, None, batch, model)
+                if record.shard and record.shard.night == name
+            }
+            if of_model and not own:
+                break
+            of_model |= own
+        found |= of_model
+    return store.records(found)
+
+
+def _merged_before(store: Store, night: Night) -> Night | None:
+    """The stored night that differs by its name alone."""
+    for old in store.nights(night.gpu_model, newest=MERGED):
+        if msgspec.structs.replace(night, id=old.id, created_utc=old.created_utc) == old.as_judged:
+            return old
+    return None
 
 
 def _tonight(bench: Bench, case_set: str, pattern: str, records: Sequence[Record]) -> Tonight:

@@ -21,8 +21,10 @@ MAX_NIGHTS = 120  # the newest ones: five records each
 def read_nights(store: Store, nights: Sequence[Night], pinned: str | None) -> list[Measured]:
     """The newest ``MAX_NIGHTS`` of these and those of the pinned one, with their records, in the same order.
 
-    The nights are of one GPU model. What cannot be read is left out; samples are not looked at.
+    The nights are of one GPU model. What cannot be read is left out; samples are not looked at. Of nights with records
+    in common, as of a night whose shards were merged before all had come, the last one counts, or the pinned one.
     """
+    nights = _without_earlier_mergings(nights, pinned)
     place = next((at for at, night in enumerate(nights) if night.id == pinned), -1)
     wanted = {night.id for night in (*nights[max(0, place + 1 - BASELINE_NIGHTS) : place + 1], *nights[-MAX_NIGHTS:])}
     newest = [night for night in nights if night.id in wanted]
@@ -30,6 +32,15 @@ def read_nights(store: Store, nights: Sequence[Night], pinned: str | None) -> li
     model = newest[0].gpu_model if newest else "*"
     records = {record.id: record for record in store.read_each(decode_record, None, wanted, model)}
     return [Measured(night, [records[name] for name in night.records if name in records]) for night in newest]
+
+
+def _without_earlier_mergings(nights: Sequence[Night], pinned: str | None) -> list[Night]:
+    seen, kept = set[str](), set[str]()
+    for night in (*(night for night in nights if night.id == pinned), *reversed(nights)):
+        if seen.isdisjoint(night.all_records):
+            kept.add(night.id)
+            seen |= set(night.all_records)
+    return [night for night in nights if night.id in kept]
 
 
 def examine_store(spec: str, gpu_model: str = "*") -> list[tuple[Trends, str]]:

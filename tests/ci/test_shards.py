@@ -4,6 +4,8 @@ import msgspec
 import pytest
 
 from benchmarks.harness.records import Shard
+from benchmarks.harness.samples import SCHEMA
+from ci import shards
 from ci.exits import Exit, MissingDataError, UsageError
 from ci.preview import select_cases
 from ci.shards import merge, take_shard
@@ -184,3 +186,34 @@ def test_shard_measured_twice_counts_with_all_its_processes(sharded):
     assert (code, night.accepted, len(night.records)) == (Exit.PASS, True, 15)
     own = {case.name for case in take_shard("1/2", "n1", CASES)[1]}
     assert {(v.case in own, v.n_processes) for v in night.verdicts} == {(True, 10), (False, 5)}
+
+
+def test_merging_again_stores_nothing_new_until_there_is_something_new_to_say(sharded):
+    sharded(1)
+    (first,), _, _ = sharded.merge()
+    (same,), told, code = sharded.merge()
+
+    assert (same, code) == (first, Exit.MISSING)
+    assert told == [f"night {first.id}: merged before, and nothing has changed since"]
+
+    sharded(2)
+    (whole,), told, _ = sharded.merge()
+    assert (whole.lacks, told) == ([], [])
+    assert sharded.night.open().nights() == [first, whole]
+
+
+def test_shards_are_looked_for_backwards_and_no_further_than_needed(sharded, monkeypatch):
+    """A fleet's store holds millions of records, at a URL."""
+    sharded(1)
+    sharded(2)
+    old = [msgspec.structs.replace(make_record([]), id=f"20250101T000000Z-aaaaaaaa-{n:06}") for n in range(30)]
+    for record in old:
+        sharded.night.open().add_record(record, SCHEMA.empty_table())
+    monkeypatch.setattr(shards, "BATCH", 8)
+    read, decode = [], shards.decode_record
+    monkeypatch.setattr(shards, "decode_record", lambda data: read.append(1) or decode(data))
+
+    (night,), _, _ = sharded.merge()
+
+    assert len(night.records) == 10
+    assert len(read) == 24  # two batches with some of them, and one with none

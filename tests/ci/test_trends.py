@@ -309,6 +309,19 @@ def test_nights_up_to_the_pinned_one_are_read_however_old_they_are(tmp_path):
     assert len(read[0].records) == 3
 
 
+def test_earlier_merging_of_the_same_records_is_no_second_night(tmp_path):
+    made = [make_night(2 + n) for n in range(3)]
+    store = store_nights(tmp_path / "store", *made)
+    first, second, third = (one.night for one in made)
+    partly = replace(second, id=f"{second.id}-partly", records=second.records[:1], left_out=second.records[1:2])
+
+    read = read_nights(store, [first, partly, second, third], None)
+    pinned = read_nights(store, [first, partly, second, third], partly.id)
+
+    assert [one.night for one in read] == [first, second, third]
+    assert [one.night for one in pinned] == [first, partly, third]
+
+
 def test_pinned_nights_of_this_repository_are_recorded_and_accepted():
     recorded = {one.id: one for one in Store(HISTORY, writable=False).nights()}
     for row in load_nightly().pinned:
