@@ -38,6 +38,9 @@ def run(
     does not compile; 5 a missing tool, Triton's interpreter, or a process unfit to fork. What is left goes on.
     """
     end_with_parent()
+    asked = list(dict.fromkeys(name.strip() for name in arch.split(",")))
+    if any(not _is_arch(name) for name in asked):
+        _fail(f"--arch: expected names such as sm_90 by commas, got {arch!r}", USAGE)
     try:
         cases = _select(case_set, case or ["*"])
         require_clean(library_threads=True)
@@ -50,9 +53,6 @@ def run(
     from .compiling import compile_all, find_tools, ptxas_version, unknown_arch
     from .planning import plan
 
-    asked = list(dict.fromkeys(name.strip() for name in arch.split(",")))
-    if any(not _is_arch(name) for name in asked):
-        _fail(f"--arch: expected names such as sm_90 by commas, got {arch!r}", USAGE)
     problems = {name: problem for name in asked if (problem := unknown_arch(name)) is not None}
     known = [name for name in asked if name not in problems]
     tools = find_tools()

@@ -190,10 +190,8 @@ def test_nothing_selected_exits_3():
 
 
 def test_night_is_one_json_object_with_its_exit_code(fake_night, monkeypatch):
-    fake_night.prepare(make_records())
-    options = fake_night.options
-    monkeypatch.setattr("ci.nightly.COMMAND", options.command)
-    monkeypatch.setattr("ci.nightly.run_nightly", lambda asked, console: fake_night.run())
+    night = fake_night.night(make_records())
+    monkeypatch.setattr("ci.nightly.run_nightly", lambda options, console: night)
 
     result = invoke("nightly", "--set", "smoke", "--json")
 
@@ -326,7 +324,7 @@ class TestDoctor:
         assert any("on the CPU" in what for what in found["will_run"])
         assert any("device times" in what for what in found["will_not_run"])
 
-    def test_absent_nvml_is_no_ok(self, tmp_path):
+    def test_absent_nvml_is_no_ok(self, tmp_path, quick):
         result = invoke("doctor", "--json", "--store", str(tmp_path / "store"))
 
         nvml = next(f for f in json.loads(result.output)["findings"] if f["name"] == "nvml")

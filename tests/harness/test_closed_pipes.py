@@ -47,7 +47,6 @@ def run(nobody, *arguments, **options):
     ("command", "code"),
     [
         (["ci", "nightly", "--set", "nightly", "--list"], 0),
-        (["ci", "nightly", "--list", "--json"], 0),
         (["ci", "nightly", "--set", "smoke", "--case", "*zzz*"], 3),
         (["benchmarks.run", "--set", "nightly", "--list"], 0),
         (["reports", "--help"], 0),
