@@ -44,6 +44,8 @@ def do(what: str, folder: Path, case: str) -> None:
     if what == "interrupt":
         (folder / case).unlink()
         os.kill(os.getppid(), signal.SIGINT)
+    if what == "hang":
+        (folder / "hanging.txt").write_text(str(os.getpid()))
     if what in ("interrupt", "hang"):
         threading.Event().wait()
     if what == "slow":

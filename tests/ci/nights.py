@@ -4,6 +4,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow.parquet as pq
@@ -13,7 +14,9 @@ from benchmarks.harness import record_files, records
 from benchmarks.harness.records import Measurement, Record
 from benchmarks.harness.samples import SCHEMA
 from benchmarks.harness.store import Store
-from ci.nightly import Options, Result, run_nightly
+
+if TYPE_CHECKING:
+    from ci.nightly import Options, Result
 
 CASE = "kimi_k3_tp8_b32_t8_a3.84_fp32"
 ENVIRONMENT = records.Environment(gpu_model="nvidia-h200", python="3.12.1", torch="2.11.0", harness="1", driver="580.1")
@@ -118,7 +121,9 @@ class FakeNight:
         return path.read_text().splitlines() if path.exists() else []
 
     @property
-    def options(self) -> Options:
+    def options(self) -> "Options":
+        from ci.nightly import Options  # half a second, which the processes that only make up records do not spend
+
         fake = Path(__file__).with_name("fake_run.py")
         return Options(
             case_set="smoke",
@@ -134,13 +139,15 @@ class FakeNight:
             fork_server=(sys.executable, "-S", str(fake.with_name("fake_fork_server.py")), str(fake), str(self.folder)),
         )
 
-    def run(self, **changes: object) -> Result:
+    def run(self, **changes: object) -> "Result":
+        from ci.nightly import run_nightly
+
         with (self.tmp / "progress.txt").open("w") as file:
             return run_nightly(replace(self.options, **changes), Console(file=file, width=200))
 
     def night(
         self, found: Iterable[Record | bytes | None], do: dict[int, str] | None = None, **changes: object
-    ) -> Result:
+    ) -> "Result":
         self.prepare(found, do)
         return self.run(**changes)
 
