@@ -37,9 +37,26 @@ def opened(
     assert problems == []
 
 
+SETTLED = """async () => {
+    const frame = () => new Promise(requestAnimationFrame);
+    for (let seen = -1; seen !== scripts.size; ) {
+        seen = scripts.size;
+        await Promise.allSettled(scripts.values());
+        await frame().then(frame);
+        await new Promise(requestIdleCallback);
+    }
+}"""
+
+
+def settled(page: "Page") -> "Page":
+    """The page once all data that it asked for have come, and what waited for them or for an idle moment is done."""
+    page.evaluate(SETTLED)
+    return page
+
+
 def whole(page: "Page") -> "Page":
     """The page with everything folded out and every figure drawn."""
-    page.wait_for_load_state("networkidle")
+    settled(page)
     page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
     for chart in page.locator("main [data-chart]:visible").all():
         chart.scroll_into_view_if_needed()

@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 from reports.pages.registry import PAGES
-from tests.reports.browsing import is_light, opened
+from tests.reports.browsing import is_light, opened, settled
 from tests.reports.golden import SKIPPED
 
 CHOICES = {  # an address of each page that has choices, with none of them its first
@@ -88,12 +88,12 @@ def test_state_in_the_address_is_followed_back_and_forth(browser, golden_site):
 def test_what_a_page_shows_depends_on_its_address_alone_and_not_on_the_one_before(browser, golden_site, name, choices):
     shown = "JSON.stringify([...document.querySelectorAll('main :is(select, input)')].map((e) => [e.name, e.value]))"
     with opened(browser, golden_site, f"{name}.html") as page:
-        page.wait_for_load_state("networkidle")
+        settled(page)
         first = page.evaluate(shown)
 
         page.evaluate("location.hash = '#' + " + repr(choices))
         page.wait_for_function(f"first => {shown} !== first", arg=first)
-        page.wait_for_load_state("networkidle")
+        settled(page)
         page.go_back()
 
         page.wait_for_function(f"first => {shown} === first", arg=first)
