@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import torch
 from triton.backends.compiler import GPUTarget
+from triton.backends.nvidia.compiler import CUDABackend
 from triton.runtime import driver
 
 from recoverssm.ops.verify import FORMS
@@ -29,6 +30,7 @@ def compiled(arch, form, state_dtype, spec_query_len, constants):
     shape = {"H": 12, "T": spec_query_len, "K": 128, "V": 128, "BOUNDED": True, "BY_SLOT": False, "RECORDED": False}
     shape["enable_fp_fusion"] = True
     scalars = (-5.0, 0.5, *[1544] * 6, *[1536] * 3)  # tokens begin at multiples of 16 bytes, and of no more
+    CUDABackend.make_cubin = lambda *_: b""  # nobody asks ptxas
     return FORMS[form].kernel.run(*tensors, *scalars, grid=(1,), warmup=True, **shape, **constants)
 
 
