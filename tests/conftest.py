@@ -27,6 +27,14 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 torch.set_num_threads(1)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _no_disk_is_waited_for() -> Iterator[None]:
+    """Tests outlive no loss of power, and each wait takes 4 ms. Stores do wait: tests/harness/test_store_folder.py."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+        yield
+
+
 @pytest.fixture
 def nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """No op has seen a call before, for tests that change what an op checks with."""

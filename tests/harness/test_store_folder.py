@@ -41,6 +41,19 @@ def test_nothing_is_ever_overwritten(store: Store):
     assert contents_of(store.folder) == before
 
 
+def test_files_are_on_the_disk_before_they_have_their_names_and_the_folders_after(store, monkeypatch):
+    done, rename = [], Path.rename
+    monkeypatch.setattr(os, "fsync", lambda descriptor: done.append(Path(f"/proc/self/fd/{descriptor}").readlink()))
+    monkeypatch.setattr(Path, "rename", lambda old, new: done.append(new) or rename(old, new))
+
+    path = store.add_record(make_record(), make_table())
+
+    names = [place.name for place in done[-5:]]
+    assert [name.endswith(".tmp") for name in names] == [True, True, False, False, False]
+    assert done[-3:] == [path.with_suffix(".parquet"), path, path.parent]
+    assert {path.parent.parent, store.folder} <= set(done[:-5])  # the folders that are new
+
+
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
 @pytest.mark.parametrize("failing_call", ["_write_through", "_sync_folder", "rename"])
 @pytest.mark.parametrize("after", [0, 1])
