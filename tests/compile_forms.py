@@ -10,7 +10,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 MAX_WORKERS = 8
 
@@ -34,22 +33,14 @@ def compile_ahead(module: str, arch: int) -> None:
 
 
 def _main(module: str, arch: int, index: int, count: int) -> None:
-    from triton.backends.compiler import GPUTarget
-    from triton.runtime import driver
-
     from recoverssm import checks, launch
     from recoverssm.triton_compat import KernelLaunch
+    from tests.absent_card import compile_for
 
     def compile_only(self, tensors, addresses):
         self.kernel.run(*tensors, *self.scalars, grid=(1,), warmup=True, **self.constants)
 
-    driver.set_active(
-        SimpleNamespace(
-            get_current_target=lambda: GPUTarget("cuda", arch, 32),
-            get_current_device=lambda: 0,
-            get_current_stream=lambda device=0: 0,
-        )
-    )
+    compile_for(arch)
     checks.check_device = lambda name, device: None
     launch.device_arch = lambda device: arch
     KernelLaunch.__call__ = compile_only

@@ -6,23 +6,15 @@ Run by tests/test_commit_state_async.py in a process of its own, as the driver a
 import json
 import re
 import sys
-from types import SimpleNamespace
 
 import torch
-from triton.backends.compiler import GPUTarget
-from triton.runtime import driver
 
 from recoverssm.kernels.commit_state_async import _commit_state_async_kernel
+from tests.absent_card import compile_for
 
 
 def compiled(arch, state_dtype, num_boundaries, constants):
-    driver.set_active(
-        SimpleNamespace(
-            get_current_target=lambda: GPUTarget("cuda", arch, 32),
-            get_current_device=lambda: 0,
-            get_current_stream=lambda device=0: 0,
-        )
-    )
+    compile_for(arch, ptx_alone=True)
     table, plan, gate = (torch.zeros(4, dtype=dtype) for dtype in (torch.int64, torch.int32, torch.float32))
     state, key_gate = torch.zeros(4, dtype=state_dtype), torch.zeros(4, dtype=torch.bfloat16)
     shape = {"H": 12, "T": 8, "K": 128, "V": 128, "BOUNDED": True, "BY_SLOT": False, "ALIGNED": True}

@@ -7,14 +7,12 @@ import json
 import re
 import sys
 from collections import Counter
-from types import SimpleNamespace
 
 import torch
-from triton.backends.compiler import GPUTarget
-from triton.runtime import driver
 
 from recoverssm import GateParams, Records, checks, launch, verify
 from recoverssm.triton_compat import KernelLaunch
+from tests.absent_card import compile_for
 
 ARITHMETIC = re.compile(
     r"\b(?:fma|mul|add|sub|ex2|rsqrt|div|cvt|wgmma|mma|min|max|lg2)(?:\.[\w:]+)*\.(?:f32|bf16|tf32)\w*"
@@ -54,13 +52,7 @@ def call(dtype, bound, num_rows, enable_pdl):
 
 
 if __name__ == "__main__":
-    driver.set_active(
-        SimpleNamespace(
-            get_current_target=lambda: GPUTarget("cuda", 90, 32),
-            get_current_device=lambda: 0,
-            get_current_stream=lambda device=0: 0,
-        )
-    )
+    compile_for(90, ptx_alone=True)
     checks.check_device = lambda name, device: None
     launch.device_arch = lambda device: 90
     KernelLaunch.__call__ = compile_only

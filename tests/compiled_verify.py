@@ -6,31 +6,21 @@ Run by tests in a process of its own, as the driver and TRITON_INTERPRET hold fo
 import json
 import re
 import sys
-from types import SimpleNamespace
 
 import torch
-from triton.backends.compiler import GPUTarget
-from triton.backends.nvidia.compiler import CUDABackend
-from triton.runtime import driver
 
 from recoverssm.ops.verify import FORMS
+from tests.absent_card import compile_for
 
 
 def compiled(arch, form, state_dtype, spec_query_len, constants):
-    driver.set_active(
-        SimpleNamespace(
-            get_current_target=lambda: GPUTarget("cuda", arch, 32),
-            get_current_device=lambda: 0,
-            get_current_stream=lambda device=0: 0,
-        )
-    )
+    compile_for(arch, ptx_alone=True)
     tokens, state = torch.zeros(4, dtype=torch.bfloat16), torch.zeros(4, dtype=state_dtype)
     vector, rows = torch.zeros(4), torch.zeros(4, dtype=torch.int32)
     tensors = (*[tokens] * 5, vector, vector, state, vector, tokens, tokens, rows, rows)
     shape = {"H": 12, "T": spec_query_len, "K": 128, "V": 128, "BOUNDED": True, "BY_SLOT": False, "RECORDED": False}
     shape["enable_fp_fusion"] = True
     scalars = (-5.0, 0.5, *[1544] * 6, *[1536] * 3)  # tokens begin at multiples of 16 bytes, and of no more
-    CUDABackend.make_cubin = lambda *_: b""  # nobody asks ptxas
     return FORMS[form].kernel.run(*tensors, *scalars, grid=(1,), warmup=True, **shape, **constants)
 
 
