@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from recoverssm import ArgumentError, CommitContext, LayerTable, Records, ShapeError, commit_state, verify
+from recoverssm import ArgumentError, CommitContext, LayerTable, Records, ShapeError, commit_state, reference
 from tests.forms import use_form
 from tests.test_commit_state import run_commit
 from tests.test_commit_state_async import commit as commit_async
@@ -65,7 +65,8 @@ def test_commit_reads_the_records_of_the_source_slot_wherever_the_final_state_go
     for window in windows:
         for layer, records in enumerate(window.records):
             arguments = (window.checkpoint_states[layer], records, window.layer_gate(layer))
-            verify(*window.activations, *arguments, window.query_start_loc, window.state_indices)
+            rows = (window.query_start_loc, window.state_indices)
+            reference.verify(*window.activations, *arguments, *rows, out=window.out)
         plan = window.plan([4, 0, 0, 2], [2, 0, 0, 1])  # slot 2 has no records: its row had no tokens
         commit_async(window, plan, monkeypatch) if run == "async" else run_commit(window, plan)
 
