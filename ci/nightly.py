@@ -253,7 +253,8 @@ def _judge_and_store(measuring: Measuring, options: Options, policy: Policy) -> 
         result = Result(Exit.INVALID, messages=[f"no process left a record that can be read: {reasons}"])
     bench = Bench(store, measuring.config, policy, measuring.out)
     if shard:
-        result.messages.append(f"shard {shard}: with the others in one store: python -m ci merge {shard.night}")
+        merging = f"python -m ci merge {shard.night} --store {store.name}"
+        result.messages.append(f"shard {shard}: with the others in one store: {merging}")
         if measuring.failures or measuring.quarantined:
             result.code = Exit.INVALID
             result.messages += [*measuring.failures, *measuring.quarantined]

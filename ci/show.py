@@ -78,6 +78,9 @@ def next_step(night: Night, store: str) -> str | None:
             return f"see what the nights say together, and between which commits: python -m ci trends --store {store}"
         case Exit.REGRESSED:
             return f"measure again, with more processes: python -m ci nightly {chosen} --processes 12 --store {store}"
+        case Exit.MISSING if night.lacks:
+            come_in = f"python -m ci history import SRC --store {store}"
+            return f"bring shard {', '.join(night.lacks)} in: {come_in}; or measure it; then merge again"
         case Exit.MISSING:
             return f"find out why it is gone: python -m ci nightly --set {night.case_set} --list"
         case Exit.INVALID if worst and worst.verdict == "invalid":

@@ -3,6 +3,7 @@
 import json
 import re
 
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
@@ -305,6 +306,13 @@ class TestTable:
         step = next_step(night, "S")
 
         assert "--case 'kimi_k3_tp8_b32_t8_a3.84_fp32' --processes 12 --store S" in step
+
+    def test_night_that_lacks_a_shard_says_how_it_comes_in(self, fake_night):
+        night = msgspec.structs.replace(fake_night.night(make_records()).nights[0], lacks=["2/3"], exit_code=3)
+
+        assert next_step(night, "S") == (
+            "bring shard 2/3 in: python -m ci history import SRC --store S; or measure it; then merge again"
+        )
 
     def test_every_alarm_says_how_to_measure_it_again(self, fake_night, plain):
         fake_night.night(make_records())

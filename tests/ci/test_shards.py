@@ -49,7 +49,9 @@ def test_shard_measures_its_cases_tells_it_in_its_records_and_makes_no_night(sha
     result = sharded(1)
 
     assert (result.code, result.nights) == (Exit.PASS, [])
-    assert result.messages == ["shard 1/2: with the others in one store: python -m ci merge n1"]
+    assert result.messages == [
+        f"shard 1/2: with the others in one store: python -m ci merge n1 --store {sharded.night.store}"
+    ]
     assert {record.shard for record in sharded.night.stored()} == {Shard(night="n1", index=1, count=2)}
     own = ",".join(case.name for case in take_shard("1/2", "n1", CASES)[1])
     assert {line.split()[3] for line in sharded.night.started} == {own}
