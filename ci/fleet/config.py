@@ -8,7 +8,7 @@ import msgspec
 
 from benchmarks.cases import BenchCase
 from benchmarks.sharding import ShardOf, deal
-from ci.config import Positive, Text, load_toml
+from ci.config import Positive, load_toml
 from ci.exits import UsageError
 
 OURS = {
@@ -17,18 +17,22 @@ OURS = {
 }  # fmt: skip
 
 Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9_-]{0,31}$")]
+Option = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9_-]*$")]  # of sbatch, without its dashes
+Line = Annotated[str, msgspec.Meta(pattern=r"^[^\r\n]+\Z")]  # of a job's script
 
 
 class Pool(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Nodes with one kind of GPU, or without any."""
 
     name: Name
-    partition: Text
-    gres: Text | None = None  # as "gpu:h200:1"; None: nodes without a GPU
+    partition: Line
+    gres: Line | None = None  # as "gpu:h200:1"; None: nodes without a GPU
     shards: Positive = 1
     cpus_per_task: Positive = 4
     time_min: Positive = 60
-    sbatch: dict[str, str | int | bool] = {}  # further options of sbatch, by name: account, qos, exclusive = true, ...
+    sbatch: dict[
+        Option, Line | int | bool
+    ] = {}  # further options of sbatch, by name: account, qos, exclusive = true, ...
 
     def __post_init__(self) -> None:
         if ours := sorted(OURS & {name.replace("_", "-") for name in self.sbatch}):
@@ -54,8 +58,10 @@ class Fleet(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     pool: Annotated[list[Pool], msgspec.Meta(min_length=1)]
     control: list[str] = []  # run first on each node; an exit code other than 0 quarantines it
     retries: Annotated[int, msgspec.Meta(ge=0)] = 2  # of a shard whose job was lost or failed
-    backoff_s: Annotated[float, msgspec.Meta(ge=0)] = 60  # before the first retry; twice as long before the next
-    poll_s: Annotated[float, msgspec.Meta(gt=0)] = 15
+    backoff_s: Annotated[float, msgspec.Meta(ge=0, le=86400)] = (
+        60  # before the first retry; twice as long before the next
+    )
+    poll_s: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 15
     give_up_min: Positive = 240  # after so long the night is judged without what has not come
 
 

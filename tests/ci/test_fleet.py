@@ -100,11 +100,17 @@ def test_pool_that_takes_no_jobs_is_tried_again_and_does_not_end_the_night(clust
         (FILE + "[[pool]]\nname = 'h200'\npartition = 'b'\n", "expected each name once"),
         (FILE.replace("shards = 2", "shards = 0"), "shards"),
         (FILE + "gress = 'x'\n", "unknown field"),
+        (FILE + "sbatch = { --account = 'x' }\n", r"matching regex .*sbatch"),
+        (FILE + 'sbatch = { account = "a\\n#SBATCH --uid=0" }\n', r"matching regex .*sbatch"),
+        (FILE.replace('"gpu"', '"a\\nb"'), r"matching regex .*partition"),
+        (FILE + 'gres = "gpu\\nreboot"\n', r"matching regex .*gres"),
+        (FILE.replace("poll_s = 10", "poll_s = inf"), "poll_s"),
+        ("version = 1 # \udcff", "not valid TOML"),
     ],
 )
 def test_file_that_is_wrong_is_refused_with_its_place(tmp_path, text, said):
     file = tmp_path / "fleet.toml"
-    file.write_text(text)
+    file.write_bytes(text.encode(errors="surrogateescape"))
 
     with pytest.raises(UsageError, match=said) as caught:
         load_fleet(file)
