@@ -22,6 +22,7 @@ from ci.exits import CommandError, Exit, UsageError
 from .layout import list_files
 
 BATCH = 100  # records rewritten under one hold of the store's lock, and sent together
+MOST_DAYS = 36_500  # more lead out of the calendar
 DEFAULT_SAMPLES = 8  # of each series: enough to see two modes, too few for a spread
 
 
@@ -141,7 +142,7 @@ def _change_points(store: Store, nights: list[Night]) -> Iterator[str]:
 def _covered(nights: list[Night], keep: Keep, now: datetime) -> set[str]:
     covered: set[str] = set()
     if keep.days is not None:
-        since = f"{now - timedelta(days=keep.days):%Y-%m-%dT%H:%M:%SZ}"
+        since = f"{now - timedelta(days=min(keep.days, MOST_DAYS)):%Y-%m-%dT%H:%M:%SZ}"
         covered |= {night.id for night in nights if night.created_utc >= since}
     if keep.nights is not None:
         for model in {night.gpu_model for night in nights}:

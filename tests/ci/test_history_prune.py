@@ -255,3 +255,10 @@ def test_samples_that_cannot_be_read_are_left_alone_and_named(tmp_path):
 def test_what_keeps_its_samples_must_be_said():
     with pytest.raises(UsageError, match="--keep-nights N, --keep-days D"):
         Keep()
+
+
+@pytest.mark.parametrize("days", [float("inf"), 1e12, 800_000.0])
+def test_more_days_than_time_has_cover_every_night(tmp_path, days):
+    store = store_nights(tmp_path / "store", make_night(1), make_night(2))
+
+    assert prune(store, Keep(days=days), now=datetime(2026, 12, 1, tzinfo=UTC)).nights == []
