@@ -182,11 +182,7 @@ class FleetNight:
             error = UsageError if report.code == Exit.USAGE else MissingDataError
             raise error(f"{task.name} on {report.node}: {'; '.join(report.messages)}")
         elif report.code != Exit.PASS and task.failed < self.fleet.retries:
-            state = load(path.parent)
-            if state is not None and state.is_complete:  # on the same node it would only be told again
-                self._put_aside(task, path)
-            else:
-                path.replace(path.with_name(TAKEN))
+            self._leave(task, path)
             self._lost(task, f"exit {report.code} on {report.node}: {'; '.join(report.messages)}")
         else:
             self._bring_in(task, path, report)
@@ -201,12 +197,22 @@ class FleetNight:
             task.state = f"measured on {report.node}, not stored: {error}"
             self._say(f"{task.name}: {task.state}")
         else:
-            path.replace(path.with_name(TAKEN))
             task.is_done = True
             self._say(f"{task.name}: measured on {report.node}")
-            if report.code != Exit.PASS:
+            if report.code == Exit.PASS:
+                path.replace(path.with_name(TAKEN))
+            else:
+                self._leave(task, path)
                 self._worsen(Exit(report.code))
                 self.messages.append(f"{task.name}: exit {report.code} on {report.node}: {'; '.join(report.messages)}")
+
+    def _leave(self, task: Task, path: Path) -> None:
+        """For the node to go on with; what is complete it would only tell again."""
+        state = load(path.parent)
+        if state is not None and state.is_complete:
+            self._put_aside(task, path)
+        else:
+            path.replace(path.with_name(TAKEN))
 
     def _put_aside(self, task: Task, path: Path) -> None:
         """What a node left that is of no use; there the shard begins anew."""

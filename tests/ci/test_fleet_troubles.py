@@ -1,5 +1,6 @@
 """What goes wrong with a night on a cluster, at each point: nothing measured is lost, nothing missing is green."""
 
+import sys
 from dataclasses import replace
 
 import pytest
@@ -238,3 +239,13 @@ def test_control_that_prints_no_text_quarantines_its_node(fake_night, monkeypatc
 
     report = fleet_night._read(job.place / "n1" / "report.json")
     assert report.node_fails == ["control sh: exit code 3; last line: \ufffdfan"]
+
+
+def test_shard_that_never_compiled_is_not_green_and_the_resumed_night_measures_it_again(cluster):
+    broken = {"static": True, "static_command": (sys.executable, "-c", "raise SystemExit(5)")}
+    first = cluster({}, shards(1, 2, 1), **broken)
+    again = cluster({}, shards(1, 1), resume=True, **broken)
+
+    assert [shard for shard, _ in cluster.fake.submitted] == ["1/2", "2/2", "1/2", "1/2", "1/2"]
+    assert (first.code, again.code) == (Exit.BROKEN, Exit.BROKEN)
+    assert any("nothing was compiled" in line for line in again.messages)
