@@ -1,12 +1,13 @@
 """``ci nightly --executor slurm``: shards on a cluster, then one night of what came back."""
 
+import shutil
 from collections.abc import Sequence
 
 from rich.console import Console
 
 from benchmarks.cases import BenchCase
 from benchmarks.harness.errors import StoreError
-from ci.exits import WORST_FIRST, BrokenEnvironmentError, Exit, Interrupted, MissingDataError
+from ci.exits import WORST_FIRST, BrokenEnvironmentError, Exit, Interrupted, MissingDataError, UsageError
 from ci.nightly import Options, Result, build_page, open_to_write, own
 from ci.processes import interruptible
 from ci.shards import merge
@@ -31,6 +32,8 @@ def nightly_on_cluster(
     Raises:
         CommandError: with its exit code; what shards measured stays below ``--out``.
     """
+    if fleet.control and shutil.which(fleet.control[0]) is None:  # it would fail on every node, and quarantine all
+        raise UsageError(f"control: expected a program that this host has too, got {fleet.control[0]}")
     store, folder = open_to_write(options.store), options.out.resolve()
     with own(options.out):
         scheduler = scheduler or Slurm(folder / "logs")

@@ -56,7 +56,7 @@ class Fleet(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
     version: Literal[1]
     pool: Annotated[list[Pool], msgspec.Meta(min_length=1)]
-    control: list[str] = []  # run first on each node; an exit code other than 0 quarantines it
+    control: list[Line] = []  # run first on each node; an exit code other than 0 quarantines it
     retries: Annotated[int, msgspec.Meta(ge=0)] = 2  # of a shard whose job was lost or failed
     backoff_s: Annotated[float, msgspec.Meta(ge=0, le=86400)] = (
         60  # before the first retry; twice as long before the next

@@ -249,3 +249,13 @@ def test_shard_that_never_compiled_is_not_green_and_the_resumed_night_measures_i
     assert [shard for shard, _ in cluster.fake.submitted] == ["1/2", "2/2", "1/2", "1/2", "1/2"]
     assert (first.code, again.code) == (Exit.BROKEN, Exit.BROKEN)
     assert any("nothing was compiled" in line for line in again.messages)
+
+
+@pytest.mark.parametrize("command", ['"/shared/no-such-control"', '"no-such-program", "-x"', '""'])
+def test_control_that_nobody_can_run_quarantines_no_node(cluster, command):
+    """Every node would fail it, one after another, and be kept off for good."""
+    cluster.file.write_text(f"control = [{command}]\n{FILE}")
+
+    with pytest.raises(UsageError, match="control"):
+        cluster({}, [])
+    assert cluster.fake.submitted == []
