@@ -247,7 +247,9 @@ def test_entries_that_nobody_needs_are_named(known_of, aliases_of):
 
 
 def test_the_doctor_names_them(monkeypatch, known_of):
-    known = known_of(ENTRY.replace(CASE, "gone"))
+    today = dt.datetime.now(dt.UTC).date()  # the doctor's
+    entry = ENTRY.replace("2026-11-01", str(today)).replace("2026-12-31", str(today + dt.timedelta(days=30)))
+    known = known_of(entry.replace(CASE, "gone"))
     monkeypatch.setattr("ci.policy.load_policy", lambda: replace(load_policy(), known=known))
 
     found = doctor._configuration()

@@ -41,13 +41,18 @@ def test_night_stops_after_two_processes_without_a_record(fake_night):
 
 def test_process_beyond_its_time_cap_is_ended(fake_night, monkeypatch):
     config = fake_night.tmp / "nightly.toml"
-    config.write_text("version = 1\nprocesses = 1\nmax_failed_processes = 1\n[time_cap_s]\nsmoke = 1\n")
+    config.write_text("version = 1\nprocesses = 1\nmax_failed_processes = 1\n[time_cap_s]\nsmoke = 600\n")
+
+    def an_hour_later_once_it_has_begun():
+        return time.monotonic() + 3600 * len(fake_night.started)
+
+    monkeypatch.setattr("ci.processes.time", SimpleNamespace(monotonic=an_hour_later_once_it_has_begun))
     monkeypatch.setattr("ci.nightly.load_nightly", lambda: load_nightly(config))
 
     result = fake_night.night([None], do={0: "hang"}, processes=1)
 
     assert result.code == Exit.INVALID
-    assert "ended after 1 s" in result.messages[0]
+    assert "ended after 600 s" in result.messages[0]
     assert not is_running(fake_night.started[0])
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
+PATIENCE_MS = 60_000  # a busy machine is no fault of a page
 FULLEST = {  # the state of golden pages that shows the most of them
     "series": "#gpu=nvidia-h200&night=20260104T020000Z-h200-abc123",
     "regressions": "#show=all",
@@ -24,7 +25,7 @@ def opened(
     """
     problems: list[str] = []
     page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme, reduced_motion="reduce")
-    page.set_default_timeout(15_000)
+    page.set_default_timeout(PATIENCE_MS)
     page.on("console", lambda message: problems.append(message.text) if message.type in ("error", "warning") else None)
     page.on("pageerror", lambda error: problems.append(str(error)))
     # Leaving a page ends what it was still loading; that is no failure.

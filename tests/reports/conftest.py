@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.reports.browsing import PATIENCE_MS
 from tests.reports.golden import write_history
 from tests.reports.golden_trust import write_trust
 
@@ -16,10 +17,11 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")  # one Playwright at a time: pictures are taken by one of their own
 def browser() -> Iterator["Browser"]:
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import expect, sync_playwright
 
     from reports.screenshot import FLAGS, find_browser
 
+    expect.set_options(timeout=PATIENCE_MS)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=find_browser(), args=list(FLAGS))
         yield browser
