@@ -16,6 +16,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 from _pytest.junitxml import xml_key  # what record_testsuite_property writes to, which is none in a worker
+from hypothesis import settings
 
 from ci import evidence
 
@@ -25,6 +26,8 @@ if not HAS_CUDA:
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 torch.set_num_threads(1)
+settings.register_profile("any machine", deadline=None)  # a busy one takes longer, and is not wrong for it
+settings.load_profile("any machine")
 
 
 @pytest.fixture(autouse=True, scope="session")

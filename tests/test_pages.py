@@ -169,7 +169,7 @@ class PagedStep:
         assert (self.memory == NAN_BYTE).all(), "wrote between pieces or pages"
 
 
-@settings(max_examples=8, deadline=None, phases=[Phase.generate])  # shrinking takes minutes
+@settings(max_examples=8, phases=[Phase.generate])  # shrinking takes minutes
 @given(st.data())
 def test_a_step_through_pages_of_any_size_is_the_reference_s(data):
     pick = lambda *values: data.draw(st.sampled_from(values))  # noqa: E731

@@ -151,7 +151,6 @@ def run_steps(life, num_steps, *, steps_of_a_life):
         lives = settings(
             max_examples=-(-left // steps_of_a_life),
             stateful_step_count=steps_of_a_life,
-            deadline=None,
             suppress_health_check=list(HealthCheck),
             database=None,
         )

@@ -33,7 +33,7 @@ from tests.windows import INT_OF, Window, WindowCase, assert_gaps_untouched, int
 CASE = WindowCase((3, 0, 2), (2, 1, 4), spec_query_len=3, key_dim=16, value_dim=16, num_layers=2)
 MAX_GAP = 40  # elements: below, at and above what kernels move at a time
 
-few = settings(max_examples=6, deadline=None, phases=[Phase.generate])  # a launch takes tens of milliseconds
+few = settings(max_examples=6, phases=[Phase.generate])  # a launch takes tens of milliseconds
 
 
 class Spread:
