@@ -1,6 +1,7 @@
 """A real Slurm of several nodes on this machine: munge, one slurmctld, a slurmd for each node, all gone at the end."""
 
 import contextlib
+import getpass
 import os
 import secrets
 import shutil
@@ -82,7 +83,10 @@ def slurm_cluster(folder: Path, nodes: Sequence[str]) -> Iterator[dict[str, str]
         for node in nodes:
             start("slurmd", "-D", "-N", node)
         _wait_for(lambda: _idle(env) == len(nodes), f"{len(nodes)} idle nodes")
-        yield env
+        try:
+            yield env
+        finally:
+            _end_jobs(env)
     finally:
         for process in reversed(started):
             process.send_signal(signal.SIGTERM)
@@ -94,10 +98,17 @@ def slurm_cluster(folder: Path, nodes: Sequence[str]) -> Iterator[dict[str, str]
 
 
 def _idle(env: dict[str, str]) -> int:
-    done = subprocess.run(
-        ["sinfo", "--noheader", "--Node", "--states=idle"], env=env, capture_output=True, text=True, check=False
-    )
-    return len(done.stdout.split("\n")) - 1
+    return len(_listed(env, "sinfo", "--noheader", "--Node", "--states=idle"))
+
+
+def _listed(env: dict[str, str], *command: str) -> list[str]:
+    return subprocess.run(command, env=env, capture_output=True, text=True, check=False).stdout.splitlines()
+
+
+def _end_jobs(env: dict[str, str]) -> None:
+    """Steps outlive the daemons, and wait for them for ever."""
+    subprocess.run(["scancel", "--quiet", "--user", getpass.getuser()], env=env, check=False)
+    _wait_for(lambda: not _listed(env, "squeue", "--noheader"), "no job")
 
 
 def _wait_for(is_there: Callable[[], bool], what: str) -> None:
