@@ -44,7 +44,7 @@ check: setup ## format, lint, types, import layers, GPU evidence, README figures
 	$(PY) -m reports table --store reports/history --readme README.md --check
 
 test: check ## check, then the tests that need no GPU, under Triton's interpreter
-	TRITON_INTERPRET=1 $(PY) -m pytest -m 'not gpu and not long' -n $(JOBS) --timeout 300
+	TRITON_INTERPRET=1 $(PY) -m pytest -m 'not gpu and not long' -n $(JOBS) --dist worksteal --timeout 300
 
 test-long: setup ## the tests that take minutes
 	TRITON_INTERPRET=1 $(PY) -m pytest -m 'long and not gpu' --timeout 3600
