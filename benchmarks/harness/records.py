@@ -10,7 +10,7 @@ one, and a step in ``migrations.py``.
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from secrets import token_hex
+from secrets import randbelow
 from typing import Annotated, Any, Literal, get_args
 
 import msgspec
@@ -391,8 +391,10 @@ def utc_now() -> str:
 
 
 def new_id(commit: str | None) -> str:
-    """A name for a record or night: UTC time, short commit, random part; sorts by time."""
-    return f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{(commit or 'nocommit')[:COMMIT_DIGITS]}-{token_hex(3)}"
+    """A name for a record or night: UTC time, short commit, time within the second, random part; sorts by time."""
+    now = datetime.now(UTC)
+    within = now.microsecond * 4096 // 1_000_000
+    return f"{now:%Y%m%dT%H%M%SZ}-{(commit or 'nocommit')[:COMMIT_DIGITS]}-{within:03x}{randbelow(4096):03x}"
 
 
 def commit_of(id_: str) -> str:

@@ -1,9 +1,12 @@
+import re
+from datetime import datetime
 from pathlib import Path
 
 import msgspec
 import pyarrow.parquet as pq
 import pytest
 
+from benchmarks.harness import records
 from benchmarks.harness import store as store_module
 from benchmarks.harness.errors import CorruptRecordError
 from benchmarks.harness.store import Store, open_store
@@ -254,3 +257,19 @@ def test_nights_are_read_one_by_one_from_the_newest_on(store, monkeypatch):
     night = next(store.newest_first("nvidia-h200"))
 
     assert (night.id, read) == (ids[-2], [{ids[-1]}, {ids[-2]}])
+
+
+def test_ids_of_one_commit_stand_in_the_order_of_time_within_a_second_too(monkeypatch):
+    class Clock(datetime):
+        microseconds = iter((0, 250, 499_999, 500_500, 999_999))
+
+        @classmethod
+        def now(cls, tz):
+            return cls(2026, 1, 2, 3, 4, 5, next(cls.microseconds), tz)
+
+    monkeypatch.setattr(records, "datetime", Clock)
+    ids = [records.new_id("0123456789abcdef") for _ in range(5)]
+
+    assert ids == sorted(ids)
+    assert len({id_[:-6] for id_ in ids}) == 1
+    assert re.fullmatch("20260102T030405Z-[0-9a-f]+-[0-9a-f]{6}", ids[-1])
