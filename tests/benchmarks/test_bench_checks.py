@@ -61,3 +61,10 @@ def test_rounding_to_nearest_passes_the_compiled_limit_and_truncating_only_the_i
 
     assert relative_error(exact.bfloat16(), exact) < COMPILED.bf16_state
     assert COMPILED.out < relative_error(truncated, exact) < INTERPRETED.out
+
+
+def test_whatever_the_values_truncating_passes_the_interpreted_limit():
+    exact = 2.0 ** torch.arange(-8.0, 8.0, dtype=torch.float64) * (1 + 2**-7 - 2**-20)  # of each step the most is lost
+    truncated = (exact.float().view(torch.int32) & ~0xFFFF).view(torch.float32)
+
+    assert 0.99 * 2**-7 < relative_error(truncated, exact) < INTERPRETED.out == INTERPRETED.bf16_state
