@@ -10,7 +10,7 @@ one, and a step in ``migrations.py``.
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from secrets import randbelow
+from secrets import token_hex
 from typing import Annotated, Any, Literal, get_args
 
 import msgspec
@@ -391,10 +391,9 @@ def utc_now() -> str:
 
 
 def new_id(commit: str | None) -> str:
-    """A name for a record or night: UTC time, short commit, time within the second, random part; sorts by time."""
+    """A name for a record or night: UTC time, short commit, microsecond, 24 random bits; sorts by time."""
     now = datetime.now(UTC)
-    within = now.microsecond * 4096 // 1_000_000
-    return f"{now:%Y%m%dT%H%M%SZ}-{(commit or 'nocommit')[:COMMIT_DIGITS]}-{within:03x}{randbelow(4096):03x}"
+    return f"{now:%Y%m%dT%H%M%SZ}-{(commit or 'nocommit')[:COMMIT_DIGITS]}-{now.microsecond:05x}{token_hex(3)}"
 
 
 def commit_of(id_: str) -> str:
