@@ -1,5 +1,5 @@
 # Every target can be run again at any time: what is done already is not done twice.
-# Options: PYTHON=python3.12  KIND=cpu|gpu  JOBS=2  GPU_JOBS=12  STORE=FOLDER  SITE=FOLDER  PAGE=--public
+# Options: PYTHON=python3.12  KIND=cpu|gpu  JOBS=2  GPU_JOBS=12  STORE=FOLDER  SITE=FOLDER  FROM=FOLDER  PAGE=--public
 # BENCH='-k verify --benchmark-compare' and ASV='--bench bench_memory' go to pytest and to `asv run` as they are.
 
 PYTHON ?= python3
@@ -8,6 +8,7 @@ JOBS ?= 2
 GPU_JOBS ?= 12
 STORE ?= out/store
 SITE ?= out/site
+FROM ?= out/collected
 PAGE ?=
 OP ?= verify
 CASE ?= kimi_k3_tp8_b32_t8_a3.84_fp32
@@ -24,7 +25,7 @@ case '$(STORE)' in branch:*) ;; *) mkdir -p '$(STORE)' ;; esac; \
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test test-long test-gpu test-gpu-long sanitize profile nightly bench asv site leg-begin leg-end leg-artifacts publish fetch job-summary clean
+.PHONY: help setup check test test-long test-gpu test-gpu-long sanitize profile nightly bench asv site leg-begin leg-end leg-artifacts collected publish fetch job-summary clean
 
 help: ## this list
 	@echo 'make nightly   the whole job in one command; make test   everything that needs no GPU'
@@ -101,18 +102,23 @@ leg-end: ## what came into out/leg/store since leg-begin, as out/leg/night.tar.g
 
 leg-artifacts: ## what the newest runs of nightly.yml on this branch left on GitHub, into out/artifacts/RUN/night-LABEL
 	rm -rf out/artifacts && mkdir -p out/artifacts
-	@# several: a leg may have waited a day for its runner, and somebody may have started another run meanwhile
-	branch=$${GITHUB_REF_NAME:-$$(git branch --show-current)} && \
-	  runs=$$(gh run list --workflow nightly.yml --branch "$$branch" --limit 7 --json databaseId --jq '.[].databaseId') && \
+	@# several: a leg may have waited a day for its runner, and somebody may have started another run meanwhile. No run of a
+	@# pull request, whose branch in a fork may have our branch's name, and whose workflow anything else under this one's
+	branch=$${GITHUB_REF_NAME:-$$(git branch --show-current)}; runs=; \
+	  for event in schedule workflow_dispatch; do \
+	    runs="$$runs $$(gh run list --workflow nightly.yml --branch "$$branch" --event $$event --limit 7 \
+	      --json databaseId --jq '.[].databaseId')" || exit 1; done; \
 	  for run in $$runs; do mkdir "out/artifacts/$$run" && { \
 	    gh run download "$$run" --pattern 'night-*' --dir "out/artifacts/$$run" || echo "run $$run: nothing was downloaded"; \
 	  } || exit 1; done
 
-publish: ## the site in $(SITE) as the branch gh-pages: one commit, without those before it
-	index=$$(mktemp -u) && trap 'rm -f "$$index"' EXIT && export GIT_INDEX_FILE="$$index" && \
-	  git --work-tree='$(SITE)' add --all --force . && \
-	  commit=$$(git -c user.name=nightly -c user.email=nightly@localhost commit-tree -m 'the site' "$$(git write-tree)") && \
-	  git push --quiet --force origin "$$commit:refs/heads/gh-pages"
+collected: ## what came into out/leg/store since leg-begin, and the site in $(SITE), as plain files in $(FROM)
+	rm -rf '$(FROM)' && mkdir -p out/leg/store/records out/leg/store/nights '$(FROM)/new'
+	cd out/leg/store && find records nights -type f -newer ../begun -exec cp --parents -t '$(abspath $(FROM))/new' {} +
+	cp -r '$(SITE)' '$(FROM)/site'
+
+publish: ## what was collected in $(FROM): new nights onto the branch perf-history, the site as gh-pages; needs no set-up
+	@$(PYTHON) -m ci.legs.publish '$(FROM)'
 
 fetch: ## one commit by its hash, as of a pull request: make fetch COMMIT=SHA
 	git fetch --quiet origin '$(COMMIT)'

@@ -33,7 +33,7 @@ def test_actions_are_pinned_by_commit_with_their_version(workflow):
 
 PERMISSIONS = {
     "nightly.yml": {"night": {"contents": "read"}},
-    "publish.yml": {"publish": {"actions": "read", "contents": "write"}},
+    "publish.yml": {"collect": {"actions": "read", "contents": "read"}, "publish": {"contents": "write"}},
     "pr-gate.yml": {"prepare": {"contents": "read"}, "run": {}, "judge": {}},
     "pr-gate-post.yml": {"post": {"actions": "read", "checks": "write", "contents": "read", "pull-requests": "write"}},
 }
@@ -147,42 +147,49 @@ class TestNightly:
 
 class TestPublish:
     @pytest.fixture
-    def job(self):
-        return loaded("publish.yml")["jobs"]["publish"]
+    def jobs(self):
+        return loaded("publish.yml")["jobs"]
 
-    def commands(self, job):
-        return {step["name"]: step for step in job["steps"] if "run" in step}
+    @pytest.fixture
+    def steps(self, jobs):
+        return {step["name"]: step for step in jobs["collect"]["steps"] if "run" in step}
 
-    def test_it_waits_for_no_runner(self, job):
-        assert job["runs-on"] == "ubuntu-latest"
-        assert "needs" not in job
+    def test_it_waits_for_no_runner(self, jobs):
+        assert {job["runs-on"] for job in jobs.values()} == {"ubuntu-latest"}
+        assert "needs" not in jobs["collect"]
         assert "workflow_run" not in started_by(loaded("publish.yml"))
 
-    def test_it_expects_every_leg_of_the_nights(self, job):
+    def test_it_expects_every_leg_of_the_nights(self, steps):
         legs = loaded("nightly.yml")["jobs"]["night"]["strategy"]["matrix"]["gpu"]
 
-        assert f"--expect {','.join(legs)} " in self.commands(job)["into one store"]["run"]
-        overdue = self.commands(job)["has every card had its night"]["run"]
+        assert f"--expect {','.join(legs)} " in steps["into one store"]["run"]
+        overdue = steps["has every card had its night"]["run"]
         assert all(f"nvidia-{leg}*" in overdue for leg in legs)
 
-    def test_a_card_that_missed_one_night_is_overdue_the_next_morning(self, job):
+    def test_a_card_that_missed_one_night_is_overdue_the_next_morning(self, steps):
         begun, published = (
             int(loaded(f"{name}.yml")[True]["schedule"][0]["cron"].split()[1]) for name in ("nightly", "publish")
         )
-        overdue = self.commands(job)["has every card had its night"]["run"]
-        hours = int(re.search(r"--hours (\d+)", overdue)[1])
+        hours = int(re.search(r"--hours (\d+)", steps["has every card had its night"]["run"])[1])
 
         assert published - begun < hours <= 24 + published - begun - 3  # GitHub may start both hours late
 
-    def test_a_missing_leg_makes_it_red_and_the_page_is_published_all_the_same(self, job):
-        steps = self.commands(job)
-
+    def test_a_missing_leg_makes_it_red_and_the_page_is_published_all_the_same(self, jobs, steps):
         assert "if" not in steps["into one store"]
-        for name in ("page", "feed, badge, issue text", "publish", "has every card had its night"):
+        for name in ("page", "feed, badge, issue text", "what is new", "has every card had its night"):
             assert steps[name]["if"] == "${{ !cancelled() }}"
+        (upload,) = [step for step in jobs["collect"]["steps"] if "upload-artifact" in step.get("uses", "")]
+        assert upload["if"] == jobs["publish"]["if"] == "${{ !cancelled() }}"
 
-    def test_raw_records_which_name_hosts_stay_off_the_published_page(self, job):
-        assert self.commands(job)["page"]["run"].endswith("PAGE=--public")
+    def test_raw_records_which_name_hosts_stay_off_the_published_page(self, steps):
+        assert steps["page"]["run"].endswith("PAGE=--public")
+
+    def test_what_may_write_installs_nothing_and_publishes_what_the_other_job_left(self, jobs):
+        (upload,) = [step for step in jobs["collect"]["steps"] if "upload-artifact" in step.get("uses", "")]
+        _, download, publish = jobs["publish"]["steps"]
+
+        assert {name: upload["with"][name] for name in download["with"]} == download["with"]
+        assert publish["run"] == f"make publish FROM={download['with']['path']}"
 
 
 class TestGate:

@@ -19,7 +19,7 @@ from typing import IO, cast
 
 from ci.exits import CommandError, Exit, MissingDataError
 
-from .layout import STORED
+from .names import STORED
 
 MIB = 1 << 20
 ZIP_END, ZIP64_LOCATOR = b"PK\x05\x06", b"PK\x06\x07"

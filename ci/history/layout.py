@@ -1,7 +1,6 @@
 """Where a store keeps what: the files of its folder sorted by kind, nothing opened."""
 
 import os
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,10 +9,10 @@ from benchmarks.harness.store import Store, open_store
 from ci.exits import MissingDataError
 from ci.measuring import ROOT
 
+from .names import STORED
+
 HISTORY = ROOT / "reports" / "history"  # recorded nights that ship with the source
 DEFAULT_STORES = (Path("out/store"), HISTORY)
-MODEL, ID = r"[a-z0-9][a-z0-9._-]{0,63}", r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
-STORED = re.compile(rf"(?P<kind>records|nights)/(?P<model>{MODEL})/(?P<id>{ID})\.(?P<ending>json|parquet)")
 
 
 @dataclass(slots=True)
