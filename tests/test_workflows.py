@@ -35,7 +35,10 @@ PERMISSIONS = {
     "nightly.yml": {"night": {"contents": "read"}},
     "publish.yml": {"collect": {"actions": "read", "contents": "read"}, "publish": {"contents": "write"}},
     "pr-gate.yml": {"prepare": {"contents": "read"}, "run": {}, "judge": {}},
-    "pr-gate-post.yml": {"post": {"actions": "read", "checks": "write", "contents": "read", "pull-requests": "write"}},
+    "pr-gate-post.yml": {
+        "read": {"actions": "read", "contents": "read"},
+        "post": {"checks": "write", "contents": "read", "pull-requests": "write"},
+    },
 }
 STARTED_BY = {
     "nightly.yml": {"schedule", "workflow_dispatch"},
@@ -59,6 +62,17 @@ def test_a_workflow_has_no_permissions_and_a_job_those_it_needs(path):
 
     assert content["permissions"] == {}
     assert {name: job["permissions"] for name, job in content["jobs"].items()} == PERMISSIONS[path.name]
+
+
+def test_who_may_write_reads_nothing_that_another_run_left(jobs):
+    """What reads strangers' archives has nothing to give away, and hands on what it has checked as plain files."""
+    for job in jobs:
+        if "write" in job["permissions"].values():
+            assert "actions" not in job["permissions"]
+            uses = {step["uses"].partition("@")[0] for step in job["steps"] if "uses" in step}
+            assert uses == {"actions/checkout", "actions/download-artifact"}  # of this run alone: no run is named
+            downloads = [step["with"] for step in job["steps"] if "download-artifact" in step.get("uses", "")]
+            assert all(set(download) == {"name", "path"} for download in downloads)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
@@ -260,26 +274,35 @@ class TestGate:
 
 class TestGatePost:
     @pytest.fixture
-    def job(self):
-        return loaded("pr-gate-post.yml")["jobs"]["post"]
+    def jobs(self):
+        return loaded("pr-gate-post.yml")["jobs"]
 
-    def test_it_follows_the_gate_and_nothing_else(self, job):
+    def test_it_follows_the_gate_and_nothing_else(self, jobs):
         assert started_by(loaded("pr-gate-post.yml")) == {
             "workflow_run": {"workflows": [loaded("pr-gate.yml")["name"]], "types": ["completed"]}
         }
-        assert "github.event.workflow_run.event == 'pull_request'" in job["if"]
+        assert "github.event.workflow_run.event == 'pull_request'" in jobs["read"]["if"]
+        assert jobs["post"]["if"] == "${{ !cancelled() && needs.read.result != 'skipped' }}"
 
-    def test_it_runs_our_default_branch_and_downloads_nothing_but_through_our_checks(self, job):
-        (checkout,) = [step for step in job["steps"] if "uses" in step]
+    @pytest.mark.parametrize("name", ["read", "post"])
+    def test_it_runs_our_default_branch(self, jobs, name):
+        (checkout,) = [step for step in jobs[name]["steps"] if "checkout" in step.get("uses", "")]
 
-        assert "actions/checkout@" in checkout["uses"]
         assert "ref" not in checkout["with"]
         assert checkout["with"]["persist-credentials"] is False
 
-    def test_only_the_last_step_has_the_token_and_no_step_reads_the_event_into_its_line(self, job):
-        *others, last = job["steps"]
+    @pytest.mark.parametrize(("name", "command"), [("read", "fetch-verdict --out"), ("post", "post")])
+    def test_only_the_step_that_asks_github_has_the_token_and_none_reads_the_event_into_its_line(
+        self, jobs, name, command
+    ):
+        (asks,) = [step for step in jobs[name]["steps"] if "env" in step]
 
-        assert last["run"] == ".venv/bin/python -m ci post"
-        assert last["env"] == {"GITHUB_TOKEN": "${{ github.token }}"}
-        assert not any("env" in step for step in others)
-        assert "env" not in job
+        assert asks["run"] == f".venv/bin/python -m ci {command} out/post/verdict.json"
+        assert asks["env"] == {"GITHUB_TOKEN": "${{ github.token }}"}
+        assert "env" not in jobs[name]
+
+    def test_what_may_write_gets_what_the_other_job_checked(self, jobs):
+        (upload,) = [step["with"] for step in jobs["read"]["steps"] if "upload-artifact" in step.get("uses", "")]
+        (download,) = [step["with"] for step in jobs["post"]["steps"] if "download-artifact" in step.get("uses", "")]
+
+        assert {name: upload[name] for name in download} == download

@@ -25,17 +25,29 @@ class UntrustedArtifactError(CommandError):
     code = Exit.INVALID
 
 
-def read_verdict(archive: bytes, head_sha: str) -> GateResult:
-    """The result within the archive.
+def unpack_verdict(archive: bytes) -> bytes:
+    """The one file within the archive, as it is.
 
     Raises:
-        UntrustedArtifactError: too large, not one plain file, not our schema, of another commit, with an exit code
-            that its verdicts do not make, or with commands that are not ours.
+        UntrustedArtifactError: too large, or not one plain file.
     """
     try:
-        result = decode(_only_member(archive))
+        return _only_member(archive)
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, OSError) as error:
         raise UntrustedArtifactError(f"artifact: not a readable archive: {error}") from error
+
+
+def read_verdict(content: bytes, head_sha: str) -> GateResult:
+    """The result that the file of a verdict holds.
+
+    Raises:
+        UntrustedArtifactError: too large, not our schema, of another commit, with an exit code that its verdicts do
+            not make, or with commands that are not ours.
+    """
+    if len(content) > MAX_VERDICT_BYTES:
+        raise UntrustedArtifactError(f"artifact: {MEMBER} has more than {MAX_VERDICT_BYTES} bytes")
+    try:
+        result = decode(content)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise UntrustedArtifactError(f"artifact: {MEMBER} is no result of a gate: {error}") from error
     if result.head.commit != head_sha:
@@ -71,7 +83,4 @@ def _only_member(archive: bytes) -> bytes:
         if stat.S_IFMT(mode) not in (0, stat.S_IFREG):
             raise UntrustedArtifactError(f"artifact: {MEMBER}: expected a plain file, got mode {mode:o}")
         with opened.open(members[0]) as file:
-            content = file.read(MAX_VERDICT_BYTES + 1)  # whatever the header says
-    if len(content) > MAX_VERDICT_BYTES:
-        raise UntrustedArtifactError(f"artifact: {MEMBER} has more than {MAX_VERDICT_BYTES} bytes")
-    return content
+            return file.read(MAX_VERDICT_BYTES + 1)  # whatever the header says

@@ -1,7 +1,7 @@
-"""``ci post``: a finished gate's verdict as check run and sticky comment, written anew from its numbers.
+"""A finished gate's verdict as check run and sticky comment, written anew from its numbers.
 
-The gate ran strangers' code, so what it left is data: bounded, checked against the commit of GitHub's own event, and
-rendered here, escaped. No text of it is posted as it came.
+The gate ran strangers' code, so what it left is data: unpacked where nothing may be written (``fetch``), bounded,
+checked against the commit of GitHub's own event, and rendered, escaped (``post``). No text of it is posted as it came.
 """
 
 from dataclasses import dataclass
@@ -10,9 +10,9 @@ from typing import Any
 from ci.foreign_text import plain
 from ci.gate.outputs.machine import CHECK_NAME, check
 from ci.gate.outputs.markdown import MARKER, comment
-from ci.gate.result import GateResult
+from ci.gate.result import GateResult, encode
 
-from .artifact import MAX_ARCHIVE_BYTES, NAME, UntrustedArtifactError, read_verdict
+from .artifact import MAX_ARCHIVE_BYTES, NAME, UntrustedArtifactError, read_verdict, unpack_verdict
 from .event import FinishedRun
 from .github import GitHub
 
@@ -27,22 +27,40 @@ class Posted:
     has_verdict: bool
 
 
-def post(run: FinishedRun, github: GitHub, *, dry_run: bool = False) -> Posted:
+def fetch(run: FinishedRun, github: GitHub) -> bytes:
+    """The verdict that the run left, checked and encoded anew.
+
+    Raises:
+        UntrustedArtifactError: it left none, or one that ``read_verdict`` or ``unpack_verdict`` refuses.
+        BrokenEnvironmentError: GitHub refused.
+    """
+    archive = github.artifact(run.run_id, NAME, MAX_ARCHIVE_BYTES)
+    if archive is None:
+        raise UntrustedArtifactError(f"artifact: the run left no {NAME}")
+    try:
+        return encode(read_verdict(unpack_verdict(archive), run.head_sha))
+    except UntrustedArtifactError as error:  # may quote it, and a line of a log can be a command to GitHub
+        raise UntrustedArtifactError(plain(str(error))) from error
+
+
+def post(run: FinishedRun, github: GitHub, verdict: bytes, *, dry_run: bool = False) -> Posted:
     """Write the check run of the commit, and the comment of the pull request that has it as its newest.
 
-    Without a verdict the check run says so and fails, and no comment is written.
+    Without a verdict that can be used the check run says so and fails, and no comment is written.
 
+    Args:
+        verdict: what ``fetch`` returned; empty where it raised.
     Raises:
         BrokenEnvironmentError: GitHub refused.
     """
-    archive, refused = github.artifact(run.run_id, NAME, MAX_ARCHIVE_BYTES), ""
+    refused = ""
     result: GateResult | None = None
-    if archive is not None:
+    if verdict:
         try:
-            result = read_verdict(archive, run.head_sha)
+            result = read_verdict(verdict, run.head_sha)
         except UntrustedArtifactError as error:
             refused = str(error)
-    content = check(result) if result else _no_verdict(run, refused=bool(refused))
+    content = check(result) if result else _no_verdict(run)
     content |= {"head_sha": run.head_sha, "external_id": str(run.run_id), "details_url": run.url}
     lines = [plain(f"{run.head_sha}: {content['conclusion']}: {content['output']['title']}")]
     lines += [plain(refused)] if refused else []
@@ -63,12 +81,12 @@ def _comment(run: FinishedRun, github: GitHub, body: str, *, dry_run: bool) -> l
     return lines
 
 
-def _no_verdict(run: FinishedRun, *, refused: bool) -> dict[str, Any]:
-    # Why it was refused may quote the artifact, so that stands in this job's log alone.
-    what = "what it left as its verdict was refused" if refused else "it left no verdict"
+def _no_verdict(run: FinishedRun) -> dict[str, Any]:
+    # Why may quote the artifact, so that stands in the log of the job that fetched it alone.
+    summary = f"The gate ended as `{plain(run.conclusion, 40)}`: it left no verdict, or one that was refused."
     return {
         "name": CHECK_NAME,
         "status": "completed",
         "conclusion": "failure",
-        "output": {"title": "no verdict", "summary": f"The gate ended as `{plain(run.conclusion, 40)}`: {what}."},
+        "output": {"title": "no verdict", "summary": summary},
     }

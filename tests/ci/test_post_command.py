@@ -18,7 +18,7 @@ from ci.exits import Exit, UsageError
 from ci.gate.judge import command
 from ci.gate.outputs.markdown import MARKER
 from ci.gate.result import SideOf, encode
-from ci.posting.artifact import COMMAND, MEMBER, UntrustedArtifactError, read_verdict
+from ci.posting.artifact import COMMAND, MEMBER, UntrustedArtifactError, read_verdict, unpack_verdict
 from ci.posting.event import read_event
 from ci.posting.github import GitHub
 from tests.ci.gate_results import AGAIN, finding, result, verdict
@@ -129,12 +129,47 @@ def github(monkeypatch, tmp_path):
     fake.server.server_close()
 
 
-def ran(*options):
-    return CliRunner().invoke(app, ["post", *options])
+@pytest.fixture
+def fetched(github, tmp_path):
+    """What the first job does: the end of its command, and the file that it leaves."""
+
+    def run():
+        out = tmp_path / "post" / MEMBER
+        return CliRunner().invoke(app, ["fetch-verdict", "--out", str(out)]), out
+
+    return run
+
+
+@pytest.fixture
+def ran(fetched):
+    """Both jobs, one after the other."""
+
+    def run(*options):
+        return CliRunner().invoke(app, ["post", str(fetched()[1]), *options])
+
+    return run
 
 
 class TestPosting:
-    def test_check_and_comment_are_written_for_the_commit_and_number_that_github_names(self, github):
+    @pytest.mark.parametrize("content", [b'{"@everyone": 1}', encode(replace(GATE, exit_code=0)), b"0" * (17 << 20)])
+    def test_a_file_that_the_first_job_would_not_have_left_is_refused(self, github, tmp_path, content):
+        path = tmp_path / MEMBER
+        path.write_bytes(content)
+
+        done = CliRunner().invoke(app, ["post", str(path)])
+
+        assert done.exit_code == Exit.INVALID
+        (check,) = github.written().values()
+        assert check["output"]["title"] == "no verdict"
+
+    def test_who_writes_asks_for_no_artifact(self, github, tmp_path):
+        path = tmp_path / MEMBER
+        path.write_bytes(encode(GATE))
+
+        assert CliRunner().invoke(app, ["post", str(path)]).exit_code == 0
+        assert not any("artifacts" in path for _, path, *_ in github.asked)
+
+    def test_check_and_comment_are_written_for_the_commit_and_number_that_github_names(self, github, ran):
         done = ran()
 
         assert done.exit_code == 0, done.output
@@ -147,7 +182,7 @@ class TestPosting:
         (query,) = [query for _, path, query, _ in github.asked if path.endswith("/pulls")]
         assert query["head"] == ["stranger:wider tiles & more"]
 
-    def test_the_comment_of_an_earlier_gate_is_replaced_and_a_copy_of_it_is_not(self, github):
+    def test_the_comment_of_an_earlier_gate_is_replaced_and_a_copy_of_it_is_not(self, github, ran):
         theirs = {"id": 8, "user": {"login": "stranger"}, "body": f"{MARKER} a copy"}
         quoted = {"id": 7, "user": {"login": "github-actions[bot]"}, "body": f"> {MARKER}"}
         ours = {"id": 9, "user": {"login": "github-actions[bot]"}, "body": f"{MARKER}\nbefore"}
@@ -160,7 +195,7 @@ class TestPosting:
         assert "issues/12/comments" not in github.written()
 
     @pytest.mark.parametrize("changes", [{"sha": "3" * 40}, {"base": "other/recoverssm"}])
-    def test_a_pull_request_that_has_moved_on_gets_no_comment(self, github, changes):
+    def test_a_pull_request_that_has_moved_on_gets_no_comment(self, github, ran, changes):
         github.pulls = [github.pull(12, **changes)]
 
         done = ran()
@@ -169,20 +204,20 @@ class TestPosting:
         assert "no open pull request has this commit" in done.output
         assert set(github.written()) == {"check-runs"}
 
-    def test_the_token_goes_to_the_api_alone(self, github):
+    def test_the_token_goes_to_the_api_alone(self, github, ran):
         ran()
 
         assert github.tokens["/repos/owner/recoverssm/pulls"] == "Bearer a-token"
         assert github.tokens["/storage/5"] is None
 
-    def test_a_dry_run_writes_nothing(self, github):
+    def test_a_dry_run_writes_nothing(self, github, ran):
         done = ran("--dry-run")
 
         assert done.exit_code == 0
         assert github.written() == {}
         assert "comment of pull request 12: would be written" in done.output
 
-    def test_without_a_verdict_the_check_fails_and_nobody_is_told_a_number(self, github):
+    def test_without_a_verdict_the_check_fails_and_nobody_is_told_a_number(self, github, ran):
         github.archive = None
 
         done = ran()
@@ -190,20 +225,21 @@ class TestPosting:
         assert done.exit_code == Exit.INVALID
         (check,) = github.written().values()
         assert check["conclusion"] == "failure"
-        assert check["output"]["summary"] == "The gate ended as `failure`: it left no verdict."
+        assert check["output"]["summary"] == (
+            "The gate ended as `failure`: it left no verdict, or one that was refused."
+        )
 
-    def test_nothing_of_a_refused_artifact_is_shown(self, github):
+    def test_nothing_of_a_refused_artifact_is_shown(self, github, ran):
         github.archive = archive(b'{"@everyone": 1}')
 
         done = ran()
 
         assert done.exit_code == Exit.INVALID
-        assert "no result of a gate" in done.output
         (check,) = github.written().values()
         assert "everyone" not in json.dumps(check)
         assert "was refused" in check["output"]["summary"]
 
-    def test_a_refusal_of_github_is_named(self, github, monkeypatch):
+    def test_a_refusal_of_github_is_named(self, github, ran, monkeypatch):
         monkeypatch.setattr(github, "reply", lambda *_: (403, b'{"message": "Resource not accessible"}', {}))
 
         done = ran()
@@ -214,13 +250,44 @@ class TestPosting:
         assert "a-token" not in done.output
 
     @pytest.mark.parametrize("name", ["GITHUB_TOKEN", "GITHUB_EVENT_PATH"])
-    def test_outside_such_a_workflow_it_says_what_is_missing(self, github, monkeypatch, name):
+    def test_outside_such_a_workflow_it_says_what_is_missing(self, github, ran, monkeypatch, name):
         monkeypatch.delenv(name)
 
         done = ran()
 
         assert done.exit_code == Exit.USAGE
         assert f"{name}: not set" in done.output
+
+
+class TestFetching:
+    """In the job that may write nothing."""
+
+    def test_the_verdict_is_left_as_a_plain_file(self, github, fetched):
+        done, out = fetched()
+
+        assert done.exit_code == 0, done.output
+        assert out.read_bytes() == encode(GATE)
+        assert {method for method, *_ in github.asked} == {"GET"}
+
+    @pytest.mark.parametrize(
+        ("left", "named"), [(None, "the run left no gate-verdict"), (archive(b"{}"), "is no result of a gate")]
+    )
+    def test_without_one_that_can_be_used_the_file_is_empty_and_the_reason_told(self, github, fetched, left, named):
+        github.archive = left
+
+        done, out = fetched()
+
+        assert done.exit_code == Exit.INVALID
+        assert named in done.output
+        assert out.read_bytes() == b""
+
+    def test_what_is_refused_writes_no_line_of_its_own_into_the_log(self, github, fetched):
+        github.archive = archive(json.dumps({**json.loads(encode(GATE)), "x\n::error::y": 1}).encode())
+
+        done, _ = fetched()
+
+        assert "::error::y" in done.output
+        assert not any(line.startswith("::") for line in done.output.splitlines())
 
 
 class TestEvent:
@@ -247,15 +314,19 @@ class TestEvent:
             GitHub("owner/recoverssm", "a-token", "http://api.example.com")
 
 
+def opened(content):
+    return read_verdict(unpack_verdict(content), SHA)
+
+
 class TestArtifact:
     def test_a_verdict_comes_back_as_it_was(self):
-        assert read_verdict(archive(encode(GATE)), SHA) == GATE
+        assert opened(archive(encode(GATE))) == GATE
 
     def test_it_must_be_of_the_commit_of_the_run(self):
         other = replace(GATE, head=SideOf(commit="3" * 40, source_hash="c" * 64))
 
         with pytest.raises(UntrustedArtifactError, match="of commit '3333"):
-            read_verdict(archive(encode(other)), SHA)
+            opened(archive(encode(other)))
 
     @pytest.mark.parametrize(
         ("content", "named"),
@@ -272,7 +343,7 @@ class TestArtifact:
     )
     def test_what_is_no_verdict_is_refused(self, content, named):
         with pytest.raises(UntrustedArtifactError, match=named):
-            read_verdict(content, SHA)
+            opened(content)
 
     def test_a_link_is_refused(self):
         buffer = io.BytesIO()
@@ -282,7 +353,7 @@ class TestArtifact:
             file.writestr(member, "/etc/passwd")
 
         with pytest.raises(UntrustedArtifactError, match="expected a plain file"):
-            read_verdict(buffer.getvalue(), SHA)
+            opened(buffer.getvalue())
 
     @pytest.mark.parametrize(
         ("gate", "named"),
@@ -298,13 +369,13 @@ class TestArtifact:
     )
     def test_an_outcome_that_its_verdicts_do_not_make_is_refused(self, gate, named):
         with pytest.raises(UntrustedArtifactError, match=named):
-            read_verdict(archive(encode(gate)), SHA)
+            opened(archive(encode(gate)))
 
     def test_an_unknown_field_is_refused(self):
         facts = {**json.loads(encode(GATE)), "html": "<b>"}
 
         with pytest.raises(UntrustedArtifactError, match="html"):
-            read_verdict(archive(json.dumps(facts).encode()), SHA)
+            opened(archive(json.dumps(facts).encode()))
 
     @pytest.mark.parametrize(
         "command",
@@ -325,7 +396,7 @@ class TestArtifact:
             replace(GATE, verdicts=[verdict("regressed", reproduce=command)]),
         ):
             with pytest.raises(UntrustedArtifactError, match="none of ours"):
-                read_verdict(archive(encode(gate)), SHA)
+                opened(archive(encode(gate)))
 
     @pytest.mark.parametrize(
         "command",
@@ -356,4 +427,4 @@ class TestArtifact:
         gate = replace(GATE, verdicts=[], findings=[finding("note", "x", 0)] * 20_001)
 
         with pytest.raises(UntrustedArtifactError, match="more than 20000"):
-            read_verdict(archive(encode(gate)), SHA)
+            opened(archive(encode(gate)))
