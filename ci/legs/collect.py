@@ -8,10 +8,12 @@ from pathlib import Path
 
 from benchmarks.harness.store import Store
 from ci.exits import CommandError, Exit
+from ci.foreign_text import plain
 from ci.history.importing import import_from
 
 ARCHIVE = "night.tar.gz"
 SPARE_NIGHTS = 5  # of each GPU model: one would do, were it sure that it can be read
+LONGEST_REASON = 2000  # 20 files
 CLOCKS_H = 1.0  # by which hosts' clocks may differ
 
 
@@ -58,7 +60,8 @@ def _collect(archive: Path, name: str, store: Store) -> Leg:
     try:
         done = import_from(archive, store)
     except CommandError as error:
-        return Leg(name, Exit.MISSING if error.code == Exit.MISSING else Exit.INVALID, f"not taken in: {error}")
+        said = f"not taken in: {plain(str(error), LONGEST_REASON)}"  # of the archive, and told in a log of GitHub's
+        return Leg(name, Exit.MISSING if error.code == Exit.MISSING else Exit.INVALID, said)
     if not done.nights and not done.already_there:
         return Leg(name, Exit.MISSING, f"missing: {len(done.records)} records, but no night was judged")
     return Leg(name, Exit.PASS, f"{len(done.records)} records, {done.already_there} files were there", done.nights)

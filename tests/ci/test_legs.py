@@ -89,6 +89,20 @@ def test_leg_that_left_something_else_is_refused_alone(artifacts, tmp_path):
     assert [leg["code"] for leg in json.loads(done.stdout)["legs"]] == [4, 0]
 
 
+def test_leg_that_is_refused_writes_no_line_of_its_own_into_the_log(artifacts, tmp_path):
+    folder = artifacts("h200", make_night(2))
+    night = '{"schema_version": 1, "x\\n::error::y": 1}'
+    (tmp_path / "nights/nvidia-h200").mkdir(parents=True)
+    (tmp_path / "nights/nvidia-h200/20261129T010203Z-abc-000001.json").write_text(night)
+    with tarfile.open(folder / "night-h200" / "night.tar.gz", "w:gz") as archive:
+        archive.add(tmp_path / "nights", "nights")
+
+    (leg,) = collect(folder, ["h200"], Store(tmp_path / "store"))
+
+    assert leg.code == Exit.INVALID
+    assert len(leg.said.splitlines()) == 1
+
+
 def test_model_whose_last_night_is_too_old_is_overdue(tmp_path):
     store = store_nights(tmp_path / "store", make_night(28))  # 2026-11-28 at nine
     soon, late = (dt.datetime(2026, 11, day, 12, tzinfo=dt.UTC) for day in (29, 30))
