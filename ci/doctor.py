@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from .exits import CommandError, Exit
-from .gpus import CPU, Gpu, ask_torch, find_gpus
+from .gpus import CPU, Gpu, ask_torch, find_gpus, silent_gpus
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -188,7 +188,9 @@ def _installed(module: str) -> bool:
 
 def _gpu(gpus: list[Gpu]) -> list[Finding]:
     level: Level = "limited" if gpus[0].uuid == CPU else "ok"
-    return [Finding("gpu", level, gpu.name if gpu.uuid == CPU else f"{gpu.name} {gpu.uuid}") for gpu in gpus]
+    found = [Finding("gpu", level, gpu.name if gpu.uuid == CPU else f"{gpu.name} {gpu.uuid}") for gpu in gpus]
+    fix = "see dmesg for its Xid; reset it or restart the host"
+    return found + [Finding("gpu", "limited", silent, fix) for silent in silent_gpus()]
 
 
 def _torch(gpus: list[Gpu], *, on_gpu: bool) -> Finding:

@@ -65,12 +65,17 @@ def find_gpus(env: Mapping[str, str] | None = None, nvml: Any = None) -> list[Gp
     if visible is not None and visible.strip() in ("", "-1"):
         return [Gpu(CPU, "no GPU (CUDA_VISIBLE_DEVICES is empty)")]
     if visible is None:
-        by_nvml = _ask_nvml(nvml)
+        by_nvml, _ = _ask_nvml(nvml)
         if by_nvml:
             return by_nvml
         if not any(Path(name).exists() for name in DRIVER_FILES):
             return [Gpu(CPU, "no GPU")]
     return list(ask_torch(env).gpus) or [Gpu(CPU, "no GPU that torch can use")]
+
+
+def silent_gpus(nvml: Any = None) -> list[str]:
+    """GPUs that the driver counts and that do not answer, each with what it says; they are none of ``find_gpus``."""
+    return _ask_nvml(nvml)[1]
 
 
 def choose_gpus(wanted: str | None, present: list[Gpu]) -> list[Gpu]:
@@ -135,21 +140,30 @@ def _with_prefix(uuid: str) -> str:
     return uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
 
 
-def _ask_nvml(nvml: Any) -> list[Gpu]:
-    # No answer is an answer here: the caller asks torch next.
+def _ask_nvml(nvml: Any) -> tuple[list[Gpu], list[str]]:
+    """GPUs that answer; and of each that does not what to tell."""
+    # No answer at all is an answer here: the caller asks torch next.
     try:
         nvml = importlib.import_module("pynvml") if nvml is None else nvml
         nvml.nvmlInit()
     except Exception:
-        return []
+        return [], []
+    gpus: list[Gpu] = []
+    silent: list[str] = []
     try:
-        handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
-        parts = [part for handle in handles for part in _mig_parts(nvml, handle) or [handle]]
-        return [Gpu(_text(nvml.nvmlDeviceGetUUID(h)), _text(nvml.nvmlDeviceGetName(h))) for h in parts]
+        count = nvml.nvmlDeviceGetCount()
+        for index in range(count):
+            try:
+                handle = nvml.nvmlDeviceGetHandleByIndex(index)
+                parts = _mig_parts(nvml, handle) or [handle]
+                gpus += [Gpu(_text(nvml.nvmlDeviceGetUUID(h)), _text(nvml.nvmlDeviceGetName(h))) for h in parts]
+            except Exception as error:  # "GPU is lost": the driver counts it still
+                silent.append(f"GPU {index + 1} of {count} does not answer: {error}")
     except Exception:
-        return []
+        return [], []
     finally:
         nvml.nvmlShutdown()
+    return gpus, silent
 
 
 def _mig_parts(nvml: Any, handle: Any) -> list[Any]:

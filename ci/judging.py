@@ -206,6 +206,7 @@ def _rank(verdict: Verdict, strength: float) -> tuple[object, ...]:
 def _describe(tonight: Tonight, base: Base | None, min_processes: int) -> list[str]:
     notes = [f"process without a record: {failure}" for failure in tonight.failures]
     notes += [f"shard {shard}: no record of it" for shard in tonight.lacks]
+    notes += tonight.gone
     count = repetitions(tonight.records)
     if count < min_processes:
         notes.append(f"{count} processes: {min_processes} are needed to be judged and to be a base for later nights")
@@ -231,6 +232,7 @@ def _exit(tonight: Tonight, found: Findings) -> Exit:
     if (
         failing["missing"]
         or tonight.lacks
+        or tonight.gone
         or not any(m.status != "skipped" for r in tonight.records for m in r.measurements)
     ):
         return Exit.MISSING

@@ -28,6 +28,7 @@ class Tonight:
     quarantined: Sequence[str] = ()  # records that could not be read, with the reason
     failures: Sequence[str] = ()  # processes that left no record, with the reason
     lacks: Sequence[str] = ()  # shards of which there is no record
+    gone: Sequence[str] = ()  # GPUs that should have measured too and are not here
 
     def processes_needed(self, min_processes: int) -> int:
         """How many processes this night needs to be judged and to be a base; compiled figures need one."""

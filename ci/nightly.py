@@ -24,6 +24,7 @@ from .compiling import compile_first
 from .config import Fork, load_nightly
 from .counting import NIGHTLY_SET, count
 from .exits import WORST_FIRST, BrokenEnvironmentError, CommandError, Exit, Interrupted, InUseError, UsageError
+from .gone_gpus import gone_gpus
 from .gpus import CPU, Gpu, choose_gpus, find_gpus, require_usable
 from .history.layout import HISTORY
 from .judged_night import Bench, judge_night, order_of_models
@@ -106,7 +107,7 @@ def _run(measuring: Measuring, gpus: Sequence[Gpu], options: Options, policy: Po
             if options.static:
                 static_night.compile_kernels(measuring, options.static_command)
             _measure_all(gpus, measuring, options)
-            result = _judge_and_store(measuring, options, policy)
+            result = _judge_and_store(measuring, gpus, options, policy)
             if options.page:
                 build_page(store, options.out / "site", result)
             return result
@@ -161,6 +162,7 @@ def _begin(options: Options) -> tuple[State, list[Gpu]]:
             store=options.store,
             commit=options.commit,
             gpus=[gpu.uuid for gpu in gpus],
+            all_gpus=options.gpus == "all",
             seeds=make_seeds(options.seed, options.processes),
             fork=options.fork,
             shard=options.shard,
@@ -237,7 +239,7 @@ def _prepare(gpu: Gpu, measuring: Measuring, options: Options) -> None:
         measuring.counted[gpu.uuid] = count(gpu, options.out / "counters", arguments, measuring.console)
 
 
-def _judge_and_store(measuring: Measuring, options: Options, policy: Policy) -> Result:
+def _judge_and_store(measuring: Measuring, gpus: Sequence[Gpu], options: Options, policy: Policy) -> Result:
     state, store = measuring.state, measuring.store
     # Here and not before measuring: an interrupted night would set a file aside, and the resumed one would not name it.
     store.check()
@@ -258,9 +260,15 @@ def _judge_and_store(measuring: Measuring, options: Options, policy: Policy) -> 
         if measuring.failures or measuring.quarantined:
             result.code = Exit.INVALID
             result.messages += [*measuring.failures, *measuring.quarantined]
-    for model in () if shard else order_of_models(records, measuring.config.static.archs):
+    models = () if shard else order_of_models(records, measuring.config.static.archs)
+    gone = gone_gpus(store, gpus) if state.plan.all_gpus else []
+    if untold := [one.said for one in gone if one.gpu_model is None or one.gpu_model not in models]:
+        result.messages += untold
+        result.code = min(Exit.MISSING, result.code, key=WORST_FIRST.index)
+    for model in models:
         own = [r for r in records if r.environment.gpu_model == model]
-        night = judge_night(bench, _tonight(measuring, options, own))
+        its_own = [one.said for one in gone if one.gpu_model in (None, model)]
+        night = judge_night(bench, _tonight(measuring, options, own, its_own))
         result.nights.append(night)
         _store_night(measuring, night, result)
     if result.code != Exit.BROKEN:  # else --resume judges and stores again
@@ -278,12 +286,12 @@ def _judge_and_store(measuring: Measuring, options: Options, policy: Policy) -> 
     return result
 
 
-def _tonight(measuring: Measuring, options: Options, records: Sequence[Record]) -> Tonight:
+def _tonight(measuring: Measuring, options: Options, records: Sequence[Record], gone: Sequence[str]) -> Tonight:
     if all(record.is_static for record in records):
         static = measuring.config.static
         return static_night.tonight(options.case_set, options.pattern, static, options.selected, records)
     asked = (options.case_set, options.pattern, options.selected)
-    return Tonight(*asked, records, measuring.quarantined, measuring.failures)
+    return Tonight(*asked, records, measuring.quarantined, measuring.failures, gone=gone)
 
 
 def _store_night(measuring: Measuring, night: Night, result: Result) -> None:

@@ -25,6 +25,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     commit: str | None
     gpus: list[str]  # UUIDs
     seeds: list[int]  # one per process and GPU
+    all_gpus: bool = False  # they were to be all of the host
     fork: Fork = "no"  # "mixed": every second process is forked
     providers: str = "none"  # other projects' kernels, as for benchmarks.run
     provider_files: list[str] = []  # path:Class

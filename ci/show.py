@@ -81,6 +81,9 @@ def next_step(night: Night, store: str) -> str | None:
         case Exit.MISSING if night.lacks:
             come_in = f"python -m ci history import SRC --store {store}"
             return f"bring shard {', '.join(night.lacks)} in: {come_in}; or measure it; then merge again"
+        case Exit.MISSING if not any(v.verdict == "missing" for v in night.verdicts):
+            accept = f"python -m ci accept night {night.id} --owner NAME --reason WHY --store {store}"
+            return f"the notes above say what is missing; if it is to stay away: {accept}"
         case Exit.MISSING:
             return f"find out why it is gone: python -m ci nightly --set {night.case_set} --list"
         case Exit.INVALID if worst and worst.verdict == "invalid":

@@ -4,7 +4,7 @@ import pytest
 
 from ci import gpus
 from ci.exits import BrokenEnvironmentError, UsageError
-from ci.gpus import CPU, Gpu, TorchView, choose_gpus, find_gpus, require_usable
+from ci.gpus import CPU, Gpu, TorchView, choose_gpus, find_gpus, require_usable, silent_gpus
 
 H200, GB300 = Gpu("GPU-aaaa", "NVIDIA H200"), Gpu("GPU-bbbb", "NVIDIA GB300")
 
@@ -87,6 +87,16 @@ def test_torch_is_asked_when_nvml_cannot_answer_but_a_driver_is_here(monkeypatch
     monkeypatch.setattr(gpus, "DRIVER_FILES", (str(tmp_path),))
 
     assert find_gpus({}, Nvml(failing)) == [H200]
+
+
+def test_gpu_that_is_lost_is_none_of_those_here_and_is_told():
+    nvml = Nvml()
+    nvml.nvmlDeviceGetHandleByIndex = lambda index: H200 if index == 0 else nvml._answer(nvml.failing, None)
+    nvml.failing = "GPU is lost"
+
+    assert find_gpus({}, nvml) == [H200]
+    assert silent_gpus(nvml) == ["GPU 2 of 2 does not answer: GPU is lost: not supported"]
+    assert silent_gpus(Nvml()) == silent_gpus(Nvml("init")) == []
 
 
 def test_without_nvml_and_driver_it_is_the_cpu(monkeypatch):
