@@ -57,6 +57,12 @@ def test_an_expected_failure_is_no_skip(suite):
     suite("import pytest\n@pytest.mark.xfail\ndef test_it():\n    assert False", ci=True).assert_outcomes(xfailed=1)
 
 
+def test_examples_of_hypothesis_are_the_same_ones_every_day(suite):
+    suite(
+        "from hypothesis import settings\ndef test_it():\n    assert settings().derandomize", ci=False
+    ).assert_outcomes(passed=1)
+
+
 def test_without_cuda_a_device_test_runs_interpreted_on_the_cpu(suite):
     text = "import os\ndef test_it(device):\n    assert (device, os.environ['TRITON_INTERPRET']) == ('cpu', '1')"
 
