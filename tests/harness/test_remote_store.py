@@ -10,6 +10,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from msgspec.structs import replace
 
+from benchmarks.harness import objects
 from benchmarks.harness.errors import AlreadyStoredError, MissingPackageError, RemoteError, UnsentError
 from benchmarks.harness.objects import Fact, Objects
 from benchmarks.harness.record_files import decode_record, encode
@@ -73,6 +74,18 @@ def test_objects_come_once_and_only_those_asked_for(url, tmp_path, monkeypatch):
     assert len(asked) == 6
     open_store(url, writable=False).records()
     assert len(asked) == 6
+
+
+def test_a_record_comes_once_also_from_a_server_whose_clock_is_ahead(url, tmp_path, monkeypatch):
+    open_on_another_machine(url, tmp_path, monkeypatch).add_record(make_record(), make_table())
+    changed_ns, get, asked = objects._changed_ns, Objects.get, list[str]()
+    monkeypatch.setattr(objects, "_changed_ns", lambda info: changed_ns(info) + 3600 * 10**9)
+    monkeypatch.setattr(Objects, "get", lambda self, names: asked.extend(names) or get(self, names))
+
+    open_store(url, writable=False).files("records", {make_record().id}, "nvidia-h200", samples=False)
+    open_store(url, writable=False).records()
+
+    assert [name.rpartition(".")[2] for name in asked] == ["json", "parquet"]
 
 
 def test_merging_is_idempotent_and_free_of_order(url):
