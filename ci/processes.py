@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
+from typing import IO
 
 from benchmarks.harness.parent import PARENT_VARIABLE
 
@@ -19,6 +20,7 @@ from .exits import Interrupted
 GRACE_S = 5.0  # between asking a process group to end and ending it
 TAIL_LINES = 15  # kept to explain a failure
 POLL_S = 0.25  # between two looks at a running child
+SIGNALS = (signal.SIGINT, signal.SIGTERM)  # by which people and schedulers end a night
 Watch = Callable[[], str | None]  # why a running child must be ended now; None while all is well
 
 
@@ -58,40 +60,43 @@ def run_child(
         on_line: gets each line of stdout and stderr, without its end, on another thread.
         watch: looked at while the child runs; its word ends the child.
     """
-    child = subprocess.Popen(
-        command,
-        env={**env, PARENT_VARIABLE: str(os.getpid())},
-        cwd=cwd,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,  # so that Ctrl-C reaches us alone and killpg reaches all of it
-    )
     tail: deque[str] = deque(maxlen=TAIL_LINES)
 
-    def read() -> None:
-        assert child.stdout is not None
-        for line in child.stdout:
+    def read(lines: IO[str]) -> None:
+        for line in lines:
             stripped = line.rstrip()
             if stripped:
                 tail.append(stripped)
                 on_line(stripped)
 
-    reader = threading.Thread(target=read, daemon=True)
-    reader.start()
-    limit = Limit(cap_s, watch)
-    try:
+    with contextlib.ExitStack() as ending:
+        with uninterrupted():
+            child = subprocess.Popen(
+                command,
+                env={**env, PARENT_VARIABLE: str(os.getpid())},
+                cwd=cwd,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                start_new_session=True,  # so that Ctrl-C reaches us alone and killpg reaches all of it
+            )
+            reader = threading.Thread(target=read, args=(child.stdout,), daemon=True)
+            reader.start()
+            ending.callback(_end, child, reader)
+        limit = Limit(cap_s, watch)
         while child.poll() is None and not limit.is_reached():
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.wait(timeout=POLL_S)
-    finally:
-        end_group(child)
-        reader.join(timeout=GRACE_S)
-        if child.stdout is not None and not reader.is_alive():
-            child.stdout.close()
     return Ended(child.returncode, limit.timed_out, tuple(tail), limit.hung)
+
+
+def _end(child: "subprocess.Popen[str]", reader: threading.Thread) -> None:
+    end_group(child)
+    reader.join(timeout=GRACE_S)
+    if child.stdout is not None and not reader.is_alive():
+        child.stdout.close()
 
 
 @dataclass(slots=True)
@@ -133,18 +138,36 @@ def _group_lives(group: int) -> bool:
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
     """SIGINT and SIGTERM raise Interrupted, once; further ones are ignored, so that cleaning up is not cut short."""
-    names = (signal.SIGINT, signal.SIGTERM)
-    before = {sign: signal.getsignal(sign) for sign in names}
+    before = {sign: signal.getsignal(sign) for sign in SIGNALS}
 
     def handle(number: int, frame: FrameType | None) -> None:
-        for sign in names:
+        for sign in SIGNALS:
             signal.signal(sign, signal.SIG_IGN)
         raise Interrupted(signal.Signals(number).name)
 
-    for sign in names:
+    for sign in SIGNALS:
         signal.signal(sign, handle)
     try:
         yield
     finally:
         for sign, handler in before.items():
             signal.signal(sign, handler)
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Signals come when the block has ended: amid the start of a child, one would leave it behind, known to nobody."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # where none comes
+        return
+    came: list[int] = []
+    before = {sign: handler for sign in SIGNALS if callable(handler := signal.getsignal(sign))}
+    for sign in before:
+        signal.signal(sign, lambda number, frame: came.append(number))
+    try:
+        yield
+    finally:
+        for sign, handler in before.items():
+            signal.signal(sign, handler)
+        for number in came:
+            signal.raise_signal(number)

@@ -21,7 +21,7 @@ from benchmarks.harness.parent import PARENT_VARIABLE
 from benchmarks.harness.records import Started
 
 from .exits import BrokenEnvironmentError
-from .processes import GRACE_S, POLL_S, TAIL_LINES, Ended, Limit, Watch, end_group, run_child
+from .processes import GRACE_S, POLL_S, TAIL_LINES, Ended, Limit, Watch, end_group, run_child, uninterrupted
 
 FORK_SERVER = (sys.executable, "-m", "benchmarks.fork_server")
 READY_CAP_S = 120.0  # importing torch from a cold disk
@@ -78,20 +78,21 @@ class ForkServer:
     def __enter__(self) -> Self:
         # One BLAS thread: the others would be threads that a forked child inherits half.
         env = {"OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", **self._env, PARENT_VARIABLE: str(os.getpid())}
-        self._server = subprocess.Popen(
-            [*self._command, self._token],
-            env=env,
-            cwd=self._cwd,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-        )
-        self._reader = threading.Thread(target=self._read, args=(self._server.stdout,), daemon=True)
-        self._reader.start()
         try:
+            with uninterrupted():
+                self._server = subprocess.Popen(
+                    [*self._command, self._token],
+                    env=env,
+                    cwd=self._cwd,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    text=True,
+                    errors="replace",
+                    start_new_session=True,
+                )
+                self._reader = threading.Thread(target=self._read, args=(self._server.stdout,), daemon=True)
+                self._reader.start()
             self._expect("ready", READY_CAP_S)
         except BaseException:
             self._end()

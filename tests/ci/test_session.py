@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -13,8 +14,12 @@ import pytest
 from benchmarks.harness.errors import StoreError, StoreFullError
 from benchmarks.harness.store import Store
 from ci.config import load_nightly
-from ci.exits import BrokenEnvironmentError, Exit, MissingDataError, UsageError
+from ci.exits import BrokenEnvironmentError, Exit, Interrupted, MissingDataError, UsageError
+from ci.processes import interruptible, run_child
+from ci.starting import ForkServer
 from tests.ci.nights import make_records
+
+SLEEPING = (sys.executable, "-S", "-c", "import time; time.sleep(300)")
 
 
 def test_process_without_a_record_can_be_run_again(fake_night):
@@ -180,15 +185,38 @@ def test_killed_night_leaves_no_process_behind(tmp_path):
         pid = process.stdout.readline()
         process.kill()
 
-    deadline_s = time.monotonic() + 10
-    while is_running(pid) and time.monotonic() < deadline_s:
+    while is_running(pid):  # whatever the kernel takes
         time.sleep(0.02)
-    assert not is_running(pid)
+
+
+def start_child():
+    run_child(SLEEPING, env=os.environ, cwd=Path.cwd(), cap_s=60, on_line=print)
+
+
+def start_fork_server():
+    ForkServer(os.environ, Path.cwd(), SLEEPING).__enter__()
+
+
+@pytest.mark.parametrize("start", [start_child, start_fork_server])
+def test_signal_amid_the_start_of_a_process_leaves_none_behind(monkeypatch, start):
+    started = []
+
+    class Interrupting(subprocess.Popen):
+        def __init__(self, *args, **options):
+            super().__init__(*args, **options)
+            started.append(self)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(subprocess, "Popen", Interrupting)
+    with interruptible(), pytest.raises(Interrupted, match="SIGINT"):
+        start()
+
+    assert [child.poll() is not None for child in started] == [True]
 
 
 def is_running(line):
     try:
-        os.kill(int(line.split()[0]), 0)
-    except ProcessLookupError:
+        status = Path("/proc", line.split()[0], "stat").read_text()
+    except FileNotFoundError:
         return False
-    return True
+    return status.rpartition(") ")[2][0] != "Z"  # dead, and not looked after by whoever has adopted it
