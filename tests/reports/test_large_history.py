@@ -1,5 +1,6 @@
 """A large history, made small: what builds share, keep and leave alone. ``tests.reports.synthetic`` has the numbers."""
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,8 @@ from benchmarks.harness.store import Store
 from reports.site import build_site
 from reports.sources import read_records, read_stores
 from tests.reports.synthetic import MODELS, Generator, write_large
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)  # pages say when they were built
 
 
 @pytest.fixture(scope="module")
@@ -46,13 +49,13 @@ def test_both_models_have_all_their_nights_and_series(large_store):
 def test_a_rebuild_is_the_site_that_a_first_build_would_be_and_leaves_equal_files_alone(large_store, tmp_path):
     store = tmp_path / "store"
     write_large(store, nights=3, num_cases=2)
-    build_site(read_stores([str(store)]), tmp_path / "site")
+    build_site(read_stores([str(store)]), tmp_path / "site", now=NOW)
     before = files_of(tmp_path / "site")
     Generator(store, MODELS[0], 3, num_cases=2).night(3)
     history = read_stores([str(store)])
 
-    built = build_site(history, tmp_path / "site")
-    fresh = build_site(history, tmp_path / "fresh")
+    built = build_site(history, tmp_path / "site", now=NOW)
+    fresh = build_site(history, tmp_path / "fresh", now=NOW)
 
     after = files_of(tmp_path / "site")
     assert {path: content for path, (_, content) in after.items()} == {
