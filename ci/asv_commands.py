@@ -32,20 +32,21 @@ def asv_export(
     results_dir: Annotated[
         Path, typer.Option(help="asv's folder of results; what asv itself measured there is kept.")
     ] = Path("out/asv/results"),
+    nights: Annotated[int, typer.Option(min=1, help="How many of the newest of each GPU model to write.")] = 400,
     as_json: JsonFlag = False,
 ) -> None:
     """Write the store's nights as asv's result files, for commits that this repository has. Needs git and asv.
 
-    Nights judged invalid are left out, and so are records that no night counts; how many is said.
+    Older result files stay as they are. Nights judged invalid are left out, and so are records that no night counts;
+    how many is said.
     """
     with errors(as_json):
         from benchmarks.harness.store import open_store
 
-        from .asv_export import counted_records, export
+        from .asv_export import export, read_counted
         from .setup_venv import ROOT
 
-        opened = open_store(store, writable=False)
-        records, left_out = counted_records(opened.records(), opened.nights())
+        records, left_out = read_counted(open_store(store, writable=False), nights)
         done = export(records, results_dir, ROOT, left_out)
         if as_json:
             print_json({"results": done.results, "benchmarks": done.benchmarks, "left_out": done.left_out})

@@ -12,14 +12,16 @@ import math
 import os
 import re
 import subprocess
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks.harness.record_files import decode_record
 from benchmarks.harness.records import Case, Environment, Measurement, Night, Record
+from benchmarks.harness.store import Store
 
 from .asv_machine import API_VERSION as MACHINE_VERSION
 from .exits import BrokenEnvironmentError, Exit, MissingDataError
@@ -27,6 +29,7 @@ from .exits import BrokenEnvironmentError, Exit, MissingDataError
 RESULTS_VERSION, BENCHMARKS_VERSION = 2, 2  # of asv's files
 EXPORT_VERSION = "1"  # raised when a number here comes to mean something else; asv then hides older ones
 PARAM_NAMES = ("B", "T", "dtype", "acceptance")
+RECORDS_OF_A_NIGHT = 10  # and more where several runs or GPUs made it, which are looked for so far back
 COMMIT_HASH = re.compile(r"[0-9A-Fa-f]{7,64}")
 SIZES = re.compile(r"_b\d+_t\d+_a[\d.]+_(fp32|bf16)$")
 HOST_CONTRACTS = frozenset({"host-dispatch", "cpu-reference"})
@@ -66,14 +69,28 @@ class _Group:
     values: dict[str, dict[Cell, list[Measurement]]] = field(default_factory=dict)
 
 
-def counted_records(records: Iterable[Record], nights: Sequence[Night]) -> tuple[list[Record], list[str]]:
-    """Records that some night counts, and lines on the others, with their numbers.
+def read_counted(store: Store, newest: int) -> tuple[Iterator[Record], list[str]]:
+    """Records that some of the newest nights of each GPU model counts, and lines on the others, with their numbers.
 
     A night that was judged invalid counts none: its card was another instrument, its processes no repetitions, or a
-    result wrong. One that regressed was measured well, and is what a reader of asv's pages looks for.
+    result wrong. One that regressed was measured well, and is what a reader of asv's pages looks for. Samples are not
+    looked at, nor are records that do not count.
     """
-    records, lines = list(records), list[str]()
-    there = {record.id for record in records}
+    nights, there = store.recent_nights(newest=newest), dict[str, set[str]]()
+    for model in store.gpu_models("records"):
+        own = [night for night in nights if night.gpu_model == model]
+        named = (name for night in own for name in night.all_records)
+        since = min(named, default="") if len(own) == newest else ""  # else the records of older nights are of none
+        ids = store.ids("records", model, newest=RECORDS_OF_A_NIGHT * newest)
+        there[model] = {name for name in ids if name >= since}
+    good, lines = counted_records(nights, set().union(*there.values()))
+    found = (store.read_each(decode_record, None, ids & good, model) for model, ids in there.items())
+    return itertools.chain.from_iterable(found), lines
+
+
+def counted_records(nights: Sequence[Night], there: set[str]) -> tuple[set[str], list[str]]:
+    """Of the records that are there the ids of those that some night counts, and lines on the others."""
+    lines = list[str]()
     good = {name for night in nights if night.exit_code != Exit.INVALID for name in night.records}
     told = set(good)
     for night in nights:
@@ -85,7 +102,7 @@ def counted_records(records: Iterable[Record], nights: Sequence[Night]) -> tuple
             told.update(left)
     if alone := there - told:
         lines.append(f"{_number(alone)} that no night counts")
-    return [record for record in records if record.id in good], lines
+    return good & there, lines
 
 
 def _number(records: Collection[str]) -> str:

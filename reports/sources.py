@@ -1,17 +1,19 @@
 """Reads stores for the pages and the README table: nights, records, and the files that could not be read."""
 
+import fnmatch
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Generic, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
-from benchmarks.harness.record_files import decode_checks
+from benchmarks.harness.record_files import decode_checks, decode_record
 from benchmarks.harness.records import Check, Head, Night, Record
-from benchmarks.harness.store import Store, open_store
+from benchmarks.harness.store import Store, check_samples, open_store
 from ci.policy import Aliases, load_aliases
 from reports.derive import Processes
 from reports.digests import Digests
@@ -143,11 +145,21 @@ def read_newest(
     return history
 
 
-def read_records(specs: Sequence[str]) -> Stored[Record]:
-    """Read folders or ``branch:NAME`` with every measurement, under the names that cases had. Raises likewise."""
+def read_records(specs: Sequence[str], gpu_model: str = "*", newest: int | None = None) -> Stored[Record]:
+    """Read folders or ``branch:NAME`` with every measurement, under the names that cases had. Raises likewise.
+
+    Args:
+        newest: so many nights of each GPU model that fits the glob, with their records alone; all there is without it.
+    """
     found, sharing = Stored[Record](), Sharing()
     for store in _open(specs):
-        _add(found, store, map(sharing.night, store.nights()), map(sharing.record, store.each_record()))
+        if newest is None:
+            _add(found, store, map(sharing.night, store.nights()), map(sharing.record, store.each_record()))
+        for model in [] if newest is None else fnmatch.filter(store.gpu_models(), gpu_model):
+            nights = store.nights(model, newest=newest)
+            wanted = {name for night in nights for name in night.all_records}
+            records = store.read_each(decode_record, partial(check_samples, thorough=False), wanted, model)
+            _add(found, store, map(sharing.night, nights), map(sharing.record, records))
         _add_damaged(found, store)
     return found
 

@@ -1,12 +1,13 @@
 """``ci calibrate publish``: from stores of collections to the public A/A set."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from pathlib import Path
 
 import pyarrow as pa
 
 from benchmarks.harness.errors import StoreError
+from benchmarks.harness.record_files import decode_record
 from benchmarks.harness.records import Measurement, Record
 from benchmarks.harness.store import is_url, open_store
 from ci.config import load_thresholds
@@ -21,16 +22,16 @@ METRIC, CONTRACT = "device_us", "graph-cold"  # the windows that a delay lengthe
 def publish(sources: Sequence[str], out: Path, retired: Sequence[tuple[str, str]] = ()) -> Dataset:
     """Add what the sources hold to the set in ``out``; sources are stores, or folders of another set.
 
-    Doing it again changes nothing. Only records of collections are taken. ``retired``: ops with the time (UTC, ISO)
-    from which they are timed as they are now; what older occasions have of them goes.
+    Doing it again changes nothing. Only records of collections are taken, and of a store none is read that the set has.
+    ``retired``: ops with the time (UTC, ISO) from which they are timed as they are now; what older occasions have of
+    them goes.
 
     Raises:
         MissingDataError: a source holds no collection. UsageError: sources contradict each other.
     """
-    parts = [_read_source(source) for source in sources]
-    if (out / FILES[0]).exists():
-        parts.append(read(out))
-    found = merged(parts)
+    old = [read(out)] if (out / FILES[0]).exists() else []
+    known = {one.process for part in old for one in part.processes}
+    found = merged([*(_read_source(source, known) for source in sources), *old])
     for op, before in retired:
         found = found.without(op, before)
     if not found.values:
@@ -42,15 +43,17 @@ def publish(sources: Sequence[str], out: Path, retired: Sequence[tuple[str, str]
     return found
 
 
-def _read_source(source: str) -> Dataset:
+def _read_source(source: str, known: Set[str]) -> Dataset:
     if (Path(source) / FILES[0]).exists():
         return read(Path(source))
     if not source.startswith("branch:") and not is_url(source) and not Path(source).is_dir():
         raise MissingDataError(f"{source}: no such store", "python -m ci calibrate collect")
     try:
         store = open_store(source, writable=False)
-        records = [record for record in store.records() if record.calibration is not None]
-        if not records:
+        ids = {model: set(store.ids("records", model)) for model in store.gpu_models("records")}
+        new = (store.read_each(decode_record, None, own - known, model) for model, own in ids.items())
+        records = [record for some in new for record in some if record.calibration is not None]
+        if not records and not any(own & known for own in ids.values()):
             raise MissingDataError(f"{source}: holds no record of a collection", "python -m ci calibrate collect")
         return from_records([(record, store.samples(record)) for record in records])
     except StoreError as error:

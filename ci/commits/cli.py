@@ -172,9 +172,10 @@ def reproduce(
     What this machine has otherwise is told first. 0: printed; 3: no such thing; with --run 5 on another GPU model.
     """
     with errors(as_json):
+        from benchmarks.harness.store import RECENT_NIGHTS
         from ci.history.layout import default_stores
         from ci.published import tables
-        from reports.sources import read_stores
+        from reports.sources import read_newest
 
         from . import reproduce as command
         from .stored import read_named
@@ -183,7 +184,7 @@ def reproduce(
             if execute:
                 raise typer.Exit(command.run(tables.again(what)))
             try:
-                shown = tables.table(read_stores(stores or default_stores()), what, gpu_model)
+                shown = tables.table(read_newest(stores or default_stores(), RECENT_NIGHTS), what, gpu_model)
             except FileNotFoundError as error:
                 raise MissingDataError(str(error)) from error
             print_json(tables.as_json(shown)) if as_json else tables.show(shown, Console())

@@ -188,6 +188,7 @@ def variance(
         bool,
         typer.Option("--across-code", help="Put nights of different sources together: you know it did not change."),
     ] = False,
+    nights: Annotated[int, typer.Option(min=1, help="How many of the newest of each GPU model to look at.")] = 60,
     write: Annotated[Path | None, typer.Option(help="Write the table into this document, between its marks.")] = None,
     stores: Stores = None,
     as_json: JsonFlag = False,
@@ -204,7 +205,12 @@ def variance(
         from .variance import variance as estimate
 
         table = estimate(
-            stores or default_stores(), gpu_model=gpu_model, case=case, metric=metric, across_code=across_code
+            stores or default_stores(),
+            gpu_model=gpu_model,
+            case=case,
+            metric=metric,
+            across_code=across_code,
+            nights=nights,
         )
         if write is not None:
             write_between_marks(write, MARK, markdown(table))

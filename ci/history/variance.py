@@ -20,6 +20,7 @@ from reports.sources import Stored, read_records
 from .query import connect, run
 
 MARK = "variance"
+VARIANCE_NIGHTS = 60  # 6 MB each with their samples; one code is seldom measured in so many
 # What a quiet card gives (docs/measuring.md): name, batch sizes, limit of the spread between processes, wanted share.
 LARGE_BATCH = 32
 SMALL_BATCHES = (1, 8)
@@ -116,8 +117,9 @@ def variance(
     case: str = "*",
     metric: str = "device_us",
     across_code: bool = False,
+    nights: int = VARIANCE_NIGHTS,
 ) -> Table:
-    """Components of the series that fit the globs, from every sample that counts, of every night.
+    """Components of the series that fit the globs, from every sample that counts, of the newest nights.
 
     Nights are occasions. Only nights of one environment and of one source hash are put together, the newest such group
     of each GPU model that has the most nights: what else differs between nights would count as noise. Processes whose
@@ -126,14 +128,13 @@ def variance(
     Args:
         across_code: put nights of different sources together all the same, when it is known that the code in question
             did not change.
+        nights: of each GPU model and store.
     Raises:
         MissingDataError: nothing fits.
     """
-    history = read_records(stores)
+    history = read_records(stores, gpu_model, nights)
     table = Table(notes=list(history.damaged))
-    for model in sorted(
-        {night.gpu_model for night in history.nights.values() if fnmatchcase(night.gpu_model, gpu_model)}
-    ):
+    for model in sorted({night.gpu_model for night in history.nights.values()}):
         occasions = _occasions(history, model, across_code, table.notes)
         table.spreads += _spreads(history, model, occasions, case, metric)
     if not table.spreads:

@@ -13,11 +13,12 @@ import pytest
 from typer.testing import CliRunner
 
 from benchmarks.harness.records import Environment, PeerFacts, Subject
+from benchmarks.harness.store import open_store
 from ci.__main__ import app
-from ci.asv_export import benchmark_name, counted_records, export
+from ci.asv_export import benchmark_name, counted_records, export, read_counted
 from ci.exits import BrokenEnvironmentError, MissingDataError
 from tests.ci.nights import CASE, ENVIRONMENT, QUIET, exact, make_case, make_record, timed
-from tests.ci.stores import LEVELS, leave_out, make_night, store_nights
+from tests.ci.stores import LEVELS, MadeNight, leave_out, make_night, put_at_url, store_nights
 
 VERIFY = "kimi_k3_tp8.verify.recoverssm.device.graph_cold"
 CACHE = "kimi_k3_tp8.state.recoverssm.cache.exact"
@@ -212,19 +213,23 @@ def test_records_that_asv_could_only_show_wrongly_are_left_out_with_the_reason(r
     ]
 
 
+def ids(*records):
+    return {record.id for record in records}
+
+
 @pytest.mark.parametrize("code", [0, 1, 3])
 def test_a_night_that_passed_regressed_or_lost_a_case_goes_out(code):
     made = make_night(1, exit_code=code, accepted=code == 0)
 
-    assert counted_records(made.records, [made.night]) == (made.records, [])
+    assert counted_records([made.night], ids(*made.records)) == (ids(*made.records), [])
 
 
 def test_a_night_judged_invalid_is_left_out_with_the_number_of_its_records():
     good, bad = make_night(1), make_night(2, exit_code=4, accepted=False)
 
-    counted, left_out = counted_records([*good.records, *bad.records], [good.night, bad.night])
+    counted, left_out = counted_records([good.night, bad.night], ids(*good.records, *bad.records))
 
-    assert counted == good.records
+    assert counted == ids(*good.records)
     assert left_out == [f"3 records of night {bad.night.id}, which was judged invalid"]
 
 
@@ -232,14 +237,14 @@ def test_a_record_that_a_later_night_counts_goes_out():
     made = make_night(1, exit_code=4, accepted=False)
     resumed = msgspec.structs.replace(made.night, id="later", exit_code=0)
 
-    assert counted_records(made.records, [made.night, resumed]) == (made.records, [])
+    assert counted_records([made.night, resumed], ids(*made.records)) == (ids(*made.records), [])
 
 
 def test_a_process_that_its_night_left_out_is_left_out():
     made = leave_out(make_night(1))
 
-    assert counted_records(made.records, [made.night]) == (
-        made.records[1:],
+    assert counted_records([made.night], ids(*made.records)) == (
+        ids(*made.records[1:]),
         [f"1 record that night {made.night.id} left out"],
     )
 
@@ -248,10 +253,27 @@ def test_records_that_no_night_counts_are_left_out_with_their_number():
     made = make_night(1)
     night = msgspec.structs.replace(made.night, records=made.night.records[1:])
 
-    counted, left_out = counted_records(made.records, [night])
+    counted, left_out = counted_records([night], ids(*made.records))
 
-    assert counted == made.records[1:]
+    assert counted == ids(*made.records[1:])
     assert left_out == ["1 record that no night counts"]
+
+
+def test_of_a_store_the_newest_nights_are_read_and_the_records_that_go_out(tmp_path, monkeypatch):
+    made = [make_night(day) for day in range(1, 6)]
+    made[4] = MadeNight(msgspec.structs.replace(made[4].night, exit_code=4, accepted=False), made[4].records)
+    made[3] = leave_out(made[3])
+    url, asked = put_at_url(store_nights(tmp_path / "store", *made), tmp_path, monkeypatch)
+
+    records, left_out = read_counted(open_store(url, writable=False), 3)
+
+    wanted = [*made[2].records, *made[3].records[1:]]
+    assert list(records) == wanted
+    assert [line.partition(" night")[0] for line in left_out] == ["1 record that", "3 records of"]
+    assert sorted(Path(name).name for name in asked if name.startswith("records/")) == [
+        f"{one.id}.json" for one in wanted
+    ]
+    assert len([name for name in asked if name.startswith("nights/")]) == 3
 
 
 def test_the_command_leaves_invalid_nights_out_and_says_how_many_records(repo, tmp_path, monkeypatch):
@@ -276,10 +298,10 @@ def test_the_command_leaves_invalid_nights_out_and_says_how_many_records(repo, t
 
 def test_nothing_but_invalid_nights_is_missing_data_with_the_reason(repo, tmp_path):
     bad = make_night(2, exit_code=4, accepted=False)
-    counted, left_out = counted_records(bad.records, [bad.night])
+    records, left_out = read_counted(store_nights(tmp_path / "store", bad), 400)
 
     with pytest.raises(MissingDataError, match="judged invalid"):
-        export(counted, tmp_path / "results", repo[0], left_out)
+        export(records, tmp_path / "results", repo[0], left_out)
 
 
 def test_nothing_to_export_is_missing_data_with_the_reasons(repo, tmp_path):

@@ -14,6 +14,7 @@ from ci.calibrate.publish import from_records, publish
 from ci.exits import MissingDataError, UsageError
 from tests.ci.collected import SAMPLES, collection
 from tests.ci.nights import drifting, make_record, timed
+from tests.ci.stores import put_at_url
 
 OPS = {"verify": (10.0, 0.3), "commit": (300.0, 0.5)}
 
@@ -48,6 +49,28 @@ def test_publishing_again_changes_no_byte(tmp_path, store):
     publish([source], tmp_path / "v1")
     before = dataset.fingerprint(tmp_path / "v1")
     publish([source, str(tmp_path / "v1")], tmp_path / "v1")
+
+    assert dataset.fingerprint(tmp_path / "v1") == before
+
+
+def test_what_the_set_has_is_not_read_again(tmp_path, store, monkeypatch):
+    folder = store("one")
+    publish([folder], tmp_path / "v1")
+    url, asked = put_at_url(Store(tmp_path / "one"), tmp_path, monkeypatch)
+
+    publish([url], tmp_path / "v1")
+    assert asked == []
+
+    store("there", hours=2.0, seed=1)
+    assert publish([url], tmp_path / "v1").occasions == ["one", "there"]
+    assert len([name for name in asked if name.endswith(".json")]) == 5
+
+
+def test_an_op_that_was_retired_does_not_come_back(tmp_path, store):
+    folder = store("one")
+    publish([folder], tmp_path / "v1", [("commit", "2999-01-01T00:00:00Z")])
+    before = dataset.fingerprint(tmp_path / "v1")
+    publish([folder], tmp_path / "v1")
 
     assert dataset.fingerprint(tmp_path / "v1") == before
 

@@ -17,7 +17,7 @@ from ci.exits import Exit, MissingDataError, UsageError
 from ci.history.variance import MARK, markdown, variance
 from ci.marked import marks, write_between_marks
 from tests.ci.nights import CASE, ENVIRONMENT, drifting
-from tests.ci.stores import SPREAD, MadeNight, leave_out, make_night, store_nights
+from tests.ci.stores import SPREAD, MadeNight, leave_out, make_night, put_at_url, store_nights
 
 MARKS = marks(MARK)
 
@@ -60,6 +60,18 @@ def test_samples_that_do_not_count_are_left_out_and_older_files_have_none(tmp_pa
 
     assert found.num_samples == 9
     assert found.process_sd_pct == pytest.approx(2.0)
+
+
+def test_the_newest_nights_of_the_gpu_models_that_fit_are_read(tmp_path, monkeypatch):
+    other = msgspec.structs.replace(ENVIRONMENT, gpu_model="nvidia-h100")
+    made = [make_night(day, levels=LEVELS) for day in range(1, 5)]
+    store = store_nights(tmp_path / "store", *made, make_night(9, environment=other))
+    url, asked = put_at_url(store, tmp_path, monkeypatch)
+
+    found = spread_of(variance([url], gpu_model="nvidia-h200*", nights=2))
+
+    assert found.num_occasions == 2
+    assert {Path(name).name[:8] for name in asked} == {"20261103", "20261104"}
 
 
 @pytest.mark.parametrize("value", [None, 98.0], ids=["too few samples", "impossible"])
