@@ -97,7 +97,8 @@ def _lines(night: Night) -> list[str]:
         lines += [plain(f"again: {again(night, v)}")] if v.fails else []
     if len(told) > LINES:
         lines.append(f"{LINES} of {len(told)} shown, strongest evidence first; the night's file has all")
-    lines += [plain(f"note: {note}") for note in night.notes[:LINES]] if night.exit_code == Exit.INVALID else []
+    if night.exit_code in (Exit.INVALID, Exit.MISSING):
+        lines += [plain(f"note: {note}") for note in night.notes[:LINES]]
     return lines
 
 

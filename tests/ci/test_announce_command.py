@@ -97,6 +97,14 @@ class TestFeed:
         assert f"again: python -m ci reproduce {red.night.id}" in content
         assert entry.find(f"{{{ATOM}}}link").get("href") == "https://example.com/site"
 
+    @pytest.mark.parametrize("code", [Exit.MISSING, Exit.INVALID])
+    def test_what_is_missing_or_invalid_beside_the_series_is_told(self, code):
+        night = make_night(1, exit_code=code, accepted=False, notes=["this host has 1 nvidia-h200, and had 2"]).night
+
+        (entry,) = entries(feed([night]))
+
+        assert "note: this host has 1 nvidia-h200, and had 2" in text_of(entry, "content")
+
     def test_an_owners_decision_is_news(self):
         by = Acceptance(owner="kernels", reason=WHY, at_utc="2026-11-30T00:00:00Z")
         night = replace(regressed().night, accepted=True, acceptance=by)
