@@ -23,7 +23,7 @@ from .archives import MIB, Limits, UntrustedSourceError, unpack
 from .checks import night_problems, record_problems
 from .layout import Files, list_files
 
-# Of one object; a record of the set `full` (160 cases) has about 2600 measurements and 2400 checks.
+# Of one object; a record of 160 cases, twice the largest set, has about 2600 measurements and 2400 checks.
 MAX_ITEMS = 50_000
 MAX_SAMPLES = 5_000_000
 MAX_SAMPLES_BYTES = 512 * MIB  # unpacked

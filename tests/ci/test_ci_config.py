@@ -2,6 +2,7 @@
 
 import pytest
 
+from benchmarks.cases import SETS
 from benchmarks.static.series import LAUNCHES, METRICS
 from ci.config import NIGHTLY_FILE, THRESHOLDS_FILE, load_nightly, load_thresholds
 from ci.exits import Exit, UsageError
@@ -139,6 +140,10 @@ def test_mistake_in_a_row_is_named(tmp_path, wrong, right, named):
 def test_file_that_is_not_there_is_named(tmp_path):
     with pytest.raises(UsageError, match=r"nowhere\.toml: cannot be read"):
         load_nightly(tmp_path / "nowhere.toml")
+
+
+def test_every_set_has_a_time_cap_and_nothing_else_has():
+    assert set(load_nightly().time_cap_s) == set(SETS)
 
 
 def test_nightly_needs_a_time_cap(tmp_path):
