@@ -15,7 +15,8 @@ from benchmarks.harness.store import open_store
 from .config import EXACT_CONTRACTS
 from .exits import WORST_FIRST, Exit, MissingDataError
 from .gpus import choose_gpus, find_gpus
-from .nightly import Options, Result, run_nightly
+from .nightly import Result, run_nightly
+from .options import Options
 from .session import STATE_FILE, load
 
 MIN_PROCESSES = 2  # on both sides of a ratio with an interval

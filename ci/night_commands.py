@@ -1,6 +1,6 @@
 """``python -m ci doctor|nightly|neighbours|merge``: nights, and whether this machine can run one."""
 
-import random
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -99,9 +99,10 @@ def nightly(  # the options are the documentation
     """
     with errors(as_json):
         from . import preview
-        from .config import choose_fork, load_nightly
+        from .config import load_nightly
         from .fleet.config import described, load_fleet
-        from .nightly import Options, run_nightly
+        from .nightly import run_nightly
+        from .options import asked
         from .shards import take_shard
 
         if show_list:
@@ -117,36 +118,37 @@ def nightly(  # the options are the documentation
             raise UsageError("--fleet: expected with --executor slurm alone, and got --executor local")
         pools = load_fleet(fleet) if on_cluster else None
         own_shard, cases = (None, cases) if pools else take_shard(shard, night, cases)
-        config = load_nightly()
-        count = processes if processes is not None else config.processes
         if dry_run or estimate:
+            count = load_nightly().processes if processes is None else processes
             seen = preview.Preview(
                 case_set, pattern, cases, store, count, gpus, seed, peer_arguments(providers, provider or ())
             )
             facts = seen.estimate() if estimate else seen.dry_run()
             end_with(facts | {"gpus": described(pools, cases)} if pools else facts, as_json)
-        options = Options(
-            case_set=case_set,
-            pattern=pattern,
-            selected=[case.name for case in cases],
-            store=store,
-            out=out,
-            processes=count,
-            seed=random.randrange(2**31) if seed is None else seed,
+        options = replace(
+            asked(
+                case_set,
+                pattern,
+                cases,
+                store=store,
+                out=out,
+                processes=processes,
+                seed=seed,
+                fork=fork,
+                gpus=gpus,
+                commit=commit,
+                resume=resume,
+                wait_s=wait,
+            ),
             shard=own_shard,
-            gpus=gpus,
-            commit=commit,
-            resume=resume,
-            wait_s=wait,
-            exclusive=config.exclusive if exclusive is None else exclusive,
             page=page,
-            fork=choose_fork(fork, config),
             precompile=precompile,
             static=static,
             counters=counters,
             providers=providers,
             provider_files=provider or (),
         )
+        options = options if exclusive is None else replace(options, exclusive=exclusive)
         console = Console(stderr=True)
         if pools:
             from .fleet.command import nightly_on_cluster
@@ -177,26 +179,25 @@ def neighbours(
     """
     with errors(as_json):
         from . import neighbours as both
-        from .config import load_nightly
-        from .nightly import Options
+        from .options import asked
         from .preview import select_cases
 
         case_set, cases = select_cases(case_set, pattern)
-        options = Options(
-            case_set=case_set,
-            pattern=pattern,
-            selected=[case.name for case in cases],
+        options = asked(
+            case_set,
+            pattern,
+            cases,
             store=store,
             out=out,
-            processes=processes if processes is not None else load_nightly().processes,
-            seed=random.randrange(2**31) if seed is None else seed,
+            processes=processes,
+            seed=seed,
+            fork=None,
             gpus=gpus,
             commit=commit,
             resume=resume,
             wait_s=wait,
-            precompile=True,
         )
-        found = both.measure_neighbours(options, Console(stderr=True))
+        found = both.measure_neighbours(replace(options, precompile=True), Console(stderr=True))
         print_json(both.as_json(found)) if as_json else both.show(found, Console())
         raise typer.Exit(int(found.code))
 

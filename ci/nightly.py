@@ -15,13 +15,13 @@ from rich.console import Console
 from benchmarks.harness.environment import commit_of
 from benchmarks.harness.errors import BranchError, LockHeldError, StoreError, UnsentError
 from benchmarks.harness.lock import GpuLock
-from benchmarks.harness.records import Night, Record, Shard, new_id
+from benchmarks.harness.records import Night, Record, new_id
 from benchmarks.harness.store import Store, open_store
 
 from . import static_night
 from .beside import read_alone
 from .compiling import compile_first
-from .config import Fork, load_nightly
+from .config import load_nightly
 from .counting import NIGHTLY_SET, count
 from .exits import WORST_FIRST, BrokenEnvironmentError, CommandError, Exit, Interrupted, InUseError, UsageError
 from .gone_gpus import gone_gpus
@@ -30,49 +30,14 @@ from .history.layout import HISTORY
 from .judged_night import Bench, judge_night, order_of_models
 from .measuring import ROOT, Measuring
 from .night import Tonight
+from .options import Options
 from .policy import Policy, load_policy
 from .processes import interruptible
 from .session import STATE_FILE, Plan, State, load, make_seeds, save
 from .side_by_side import side_by_side
-from .starting import FORK_SERVER
-from .static import PROGRAM as STATIC_COMMAND
 
-COMMAND = (sys.executable, "-m", "benchmarks.run")
-CONTROLS_COMMAND = (sys.executable, "-m", "benchmarks.controls_alone")
-COMPILE_COMMAND = (sys.executable, "-m", "benchmarks.compile_first")
 PAGE_CAP_S = 300
 RECORD_BYTES = 1 << 20  # a process of 40 cases leaves about as much
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """A nightly as asked for; ``selected`` are the names of the cases that ``case_set`` and ``pattern`` choose."""
-
-    case_set: str
-    pattern: str
-    selected: Sequence[str]
-    store: str
-    out: Path
-    processes: int
-    seed: int
-    shard: Shard | None = None  # ``selected`` are then its cases alone
-    gpus: str | None = None
-    commit: str | None = None
-    resume: bool = False
-    wait_s: float = 0.0
-    exclusive: bool = False  # one GPU at a time; else all of them at once
-    page: bool = True
-    fork: Fork = "no"
-    precompile: bool = False
-    static: bool = False
-    counters: bool = False
-    providers: str = "none"
-    provider_files: Sequence[str] = ()
-    command: Sequence[str] = COMMAND
-    fork_server: Sequence[str] = FORK_SERVER
-    compile_command: Sequence[str] = COMPILE_COMMAND
-    static_command: Sequence[str] = STATIC_COMMAND
-    controls_command: Sequence[str] = CONTROLS_COMMAND
 
 
 @dataclass(slots=True)

@@ -1,7 +1,6 @@
 """``python -m ci calibrate``: how often the gate is wrong, and what it finds."""
 
-import random
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -59,8 +58,7 @@ def collect(  # the options are the documentation
     """
     with errors(as_json):
         from ci import preview
-        from ci.config import choose_fork, load_nightly
-        from ci.nightly import Options
+        from ci.options import asked
 
         from .collect import Asked
         from .collect import collect as measure
@@ -73,21 +71,21 @@ def collect(  # the options are the documentation
             count = processes + each * len(percents)
             seen = preview.Preview(case_set, pattern, cases, store, count, gpus, seed).dry_run()
             end_with(seen | {"slowed": f"{each} processes for each of {delays} %"}, as_json)
-        options = Options(
-            case_set=case_set,
-            pattern=pattern,
-            selected=[case.name for case in cases],
+        options = asked(
+            case_set,
+            pattern,
+            cases,
             store=store,
             out=out,
             processes=processes,
-            seed=random.randrange(2**31) if seed is None else seed,
+            seed=seed,
+            fork=fork,
             gpus=gpus,
             commit=commit,
             resume=resume,
             wait_s=wait,
-            fork=choose_fork(fork, load_nightly()),
-            precompile=precompile,
         )
+        options = replace(options, precompile=precompile)
         done = measure(Asked(options, percents, each, max_minutes), Console(stderr=True))
         if as_json:
             print_json(asdict(done) | {"code": int(done.code)})

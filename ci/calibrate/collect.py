@@ -19,7 +19,8 @@ from ci.config import load_nightly
 from ci.exits import BrokenEnvironmentError, CommandError, Exit, Interrupted, UsageError
 from ci.gpus import CPU, Gpu, choose_gpus, find_gpus
 from ci.measuring import ROOT, Measuring
-from ci.nightly import Options, measure_gpu, open_to_write, own
+from ci.nightly import measure_gpu, open_to_write, own
+from ci.options import Options
 from ci.processes import interruptible
 from ci.session import STATE_FILE, Plan, State, load, make_seeds, save
 

@@ -7,7 +7,7 @@ from secrets import token_hex
 import msgspec
 
 from ci.exits import UsageError
-from ci.nightly import Options
+from ci.options import Options
 from ci.shards import require_plain_name
 from ci.whole_files import json_bytes, replace_file
 

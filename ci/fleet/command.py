@@ -8,7 +8,8 @@ from rich.console import Console
 from benchmarks.cases import BenchCase
 from benchmarks.harness.errors import StoreError
 from ci.exits import WORST_FIRST, BrokenEnvironmentError, Exit, Interrupted, MissingDataError, UsageError
-from ci.nightly import Options, Result, build_page, open_to_write, own
+from ci.nightly import Result, build_page, open_to_write, own
+from ci.options import Options
 from ci.processes import interruptible
 from ci.shards import merge
 

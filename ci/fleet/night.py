@@ -14,7 +14,7 @@ from benchmarks.harness.records import Shard, utc_now
 from benchmarks.harness.store import Store
 from ci.exits import WORST_FIRST, BrokenEnvironmentError, CommandError, Exit, MissingDataError, UsageError
 from ci.history.importing import import_from
-from ci.nightly import Options
+from ci.options import Options
 from ci.session import load
 from ci.whole_files import json_bytes, replace_file
 

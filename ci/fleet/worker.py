@@ -12,7 +12,8 @@ from benchmarks.harness.records import repetitions
 from benchmarks.harness.store import open_store
 from ci.config import load_thresholds
 from ci.exits import CommandError, Exit, InUseError
-from ci.nightly import Options, run_nightly
+from ci.nightly import run_nightly
+from ci.options import Options
 from ci.processes import run_child
 from ci.session import load
 from ci.validity import tell_sound

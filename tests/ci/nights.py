@@ -16,7 +16,8 @@ from benchmarks.harness.samples import SCHEMA
 from benchmarks.harness.store import Store
 
 if TYPE_CHECKING:
-    from ci.nightly import Options, Result
+    from ci.nightly import Result
+    from ci.options import Options
 
 CASE = "kimi_k3_tp8_b32_t8_a3.84_fp32"
 ENVIRONMENT = records.Environment(gpu_model="nvidia-h200", python="3.12.1", torch="2.11.0", harness="1", driver="580.1")
@@ -122,7 +123,7 @@ class FakeNight:
 
     @property
     def options(self) -> "Options":
-        from ci.nightly import Options  # half a second, which the processes that only make up records do not spend
+        from ci.options import Options  # half a second, which the processes that only make up records do not spend
 
         fake = Path(__file__).with_name("fake_run.py")
         return Options(

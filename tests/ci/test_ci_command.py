@@ -13,7 +13,8 @@ from benchmarks.harness.errors import CorruptRecordError, RemoteError
 from ci import doctor
 from ci.__main__ import app
 from ci.exits import BrokenEnvironmentError, Exit
-from ci.nightly import COMMAND, Result
+from ci.nightly import Result
+from ci.options import COMMAND
 from ci.show import next_step, show_night
 from tests.ci.clusters import FILE
 from tests.ci.nights import QUIET, make_record, make_records, timed

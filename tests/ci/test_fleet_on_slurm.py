@@ -16,7 +16,8 @@ from ci.exits import Exit
 from ci.fleet.command import nightly_on_cluster
 from ci.fleet.config import load_fleet
 from ci.fleet.night import Hours
-from ci.nightly import Options, run_nightly
+from ci.nightly import run_nightly
+from ci.options import Options
 from tests.ci.slurm_cluster import slurm_cluster
 
 CASES = select("smoke")

@@ -9,7 +9,7 @@ from ci.exits import BrokenEnvironmentError, UsageError
 from ci.fleet.config import Pool, load_fleet
 from ci.fleet.slurm import COMMANDS, Slurm
 from ci.fleet.worker import ShardJob
-from ci.nightly import Options
+from ci.options import Options
 from tests.ci.clusters import FILE
 
 OPTIONS = Options("smoke", "*", ["case"], "store", Path("out"), 1, 1)

@@ -12,7 +12,8 @@ from benchmarks.harness.store import Store
 from ci.config import load_nightly
 from ci.exits import Exit
 from ci.gpus import find_gpus
-from ci.nightly import Options, run_nightly
+from ci.nightly import run_nightly
+from ci.options import Options
 
 PROGRAM = Path(__file__).parents[1] / "benchmarks" / "crashing_run.py"
 ROOT = Path(__file__).parents[2]
