@@ -3,7 +3,7 @@
 import statistics
 from dataclasses import dataclass
 
-from .harness.record_files import decode_record
+from .harness.record_files import read_record
 from .harness.store import Store
 
 
@@ -22,7 +22,7 @@ def estimate_process(store: Store, case_set: str, num_cases: int) -> dict[str, E
         night = next((one for one in store.newest_first(model) if one.case_set == case_set or one.is_static), None)
         if night is None or night.is_static:  # a model that is compiled for is never measured
             continue
-        records = list(store.read_each(decode_record, None, set(night.records), model))
+        records = list(store.read_each(read_record, None, set(night.records), model))
         if records:
             # A night may have measured a part of the set, so count by case.
             per_case_s = statistics.median(record.duration_s / max(len(record.cases), 1) for record in records)

@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.harness.record_files import decode_record
+from benchmarks.harness.record_files import read_record
 from benchmarks.harness.records import Case, Environment, Measurement, Night, Record
 from benchmarks.harness.store import Store
 
@@ -84,7 +84,7 @@ def read_counted(store: Store, newest: int) -> tuple[Iterator[Record], list[str]
         ids = store.ids("records", model, newest=RECORDS_OF_A_NIGHT * newest)
         there[model] = {name for name in ids if name >= since}
     good, lines = counted_records(nights, set().union(*there.values()))
-    found = (store.read_each(decode_record, None, ids & good, model) for model, ids in there.items())
+    found = (store.read_each(read_record, None, ids & good, model) for model, ids in there.items())
     return itertools.chain.from_iterable(found), lines
 
 

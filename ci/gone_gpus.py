@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from benchmarks.harness.environment import gpu_slug
-from benchmarks.harness.record_files import decode_record
+from benchmarks.harness.record_files import read_record
 from benchmarks.harness.records import Night
 from benchmarks.harness.store import Store
 from reports.text import short_hash
@@ -63,8 +63,8 @@ def _of_this_host(store: Store, model: str) -> Iterator[tuple[Night, set[str]]]:
 
 
 def _cards(store: Store, night: Night, host: str) -> set[str]:
-    first = next(store.read_each(decode_record, None, set(night.all_records[:1]), night.gpu_model), None)
+    first = next(store.read_each(read_record, None, set(night.all_records[:1]), night.gpu_model), None)
     if first is None or (first.shard is None and first.silicon.host != host):
         return set()  # all of a night without shards is of one host
-    records = store.read_each(decode_record, None, set(night.all_records), night.gpu_model)
+    records = store.read_each(read_record, None, set(night.all_records), night.gpu_model)
     return {record.silicon.gpu_uuid for record in records if record.silicon.host == host and record.silicon.gpu_uuid}

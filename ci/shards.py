@@ -8,7 +8,7 @@ import msgspec
 
 from benchmarks.cases import BenchCase
 from benchmarks.harness.errors import BranchError, UnsentError
-from benchmarks.harness.record_files import decode_record
+from benchmarks.harness.record_files import read_record
 from benchmarks.harness.records import Night, Record, Shard
 from benchmarks.harness.store import Store
 from benchmarks.sharding import ShardOf, deal
@@ -102,7 +102,7 @@ def _records_of(store: Store, name: str) -> list[Record]:
             batch = set(ids[max(0, end - BATCH) : end])
             own = {
                 record.id
-                for record in store.read_each(decode_record, None, batch, model)
+                for record in store.read_each(read_record, None, batch, model)
                 if record.shard and record.shard.night == name
             }
             if of_model and not own:

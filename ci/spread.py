@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 
 from benchmarks.harness.errors import StoreError
-from benchmarks.harness.record_files import decode_record
+from benchmarks.harness.record_files import read_record
 from benchmarks.harness.records import Record
 from benchmarks.harness.stats.spread import MIN_PROCESSES, SpreadComparison, compare_spread
 from benchmarks.harness.stats.summary import median
@@ -66,7 +66,7 @@ def read_mixed(store: str, night: str | None) -> list[list[Record]]:
             raise MissingDataError(reason, "python -m ci nightly --set pr --fork mixed")
         mixed, seen = list[list[Record]](), set[str]()
         for one in reversed(nights):  # a resumed night names the records of the night it went on with
-            records = list(opened.read_each(decode_record, None, set(one.all_records) - seen, one.gpu_model))
+            records = list(opened.read_each(read_record, None, set(one.all_records) - seen, one.gpu_model))
             seen.update(one.all_records)
             if any(record.started == "forked" for record in records):
                 mixed.insert(0, records)

@@ -1,21 +1,22 @@
 """What records were read into, kept from one build to the next: a record never changes, so it is read but once.
 
-A digest belongs to the bytes of its file, by SHA-256, and to the code that makes digests. So one that is stale is never
-found, and a file of digests that is damaged, or of other code, counts as empty and is written anew. The frame of a
-record's samples is looked at again where the table's size or its last change is another.
+A file counts as the one that was read where its name, size and last change are the same; of one that looks otherwise
+the bytes decide, by SHA-256. A digest belongs to those bytes and to the code that makes digests. So one that is stale
+is never found, and a file of digests that is damaged, or of other code, counts as empty and is written anew.
 """
 
 import hashlib
 import os
 import sys
 from array import array
-from collections.abc import Set
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
 import msgspec
 
-from benchmarks.harness import migrations, records
+from benchmarks.harness import migrations, record_files, records
 from benchmarks.harness.record_files import decode_night, decode_record, samples_path
 from benchmarks.harness.records import Head, Night
 from benchmarks.harness.store import check_samples
@@ -23,8 +24,10 @@ from reports import process
 from reports.process import Columns, Line, Problem, Process, Shape
 
 HASH_BYTES = 32
+MONTH_CHARS = 6  # of an id: year and month
 
-Frame = tuple[str, int, int]  # of a table that was found whole: its name, size, and last change in ns
+Frame = tuple[str, int, int]  # how a file looks: its name, size, and last change in ns
+Shapes = dict[tuple[Line, ...], Shape]
 
 
 class _Entry(msgspec.Struct, array_like=True, frozen=True):
@@ -40,47 +43,88 @@ class _Content(msgspec.Struct, array_like=True, frozen=True):
     code: bytes
     shapes: list[list[Line]]
     entries: list[_Entry]
-    frames: list[Frame]
+    sources: list[tuple[Frame, bytes]]
+    whole: list[Frame]
+
+
+@dataclass(slots=True)
+class _Known:
+    """Of the records of one GPU model and month.
+
+    Attributes:
+        processes: by SHA-256 of the record's file.
+        sources: that SHA-256, by how the file looks.
+        whole: samples whose frame was looked at and is whole.
+    """
+
+    processes: dict[bytes, Process] = field(default_factory=dict)
+    sources: dict[Frame, bytes] = field(default_factory=dict)
+    whole: set[Frame] = field(default_factory=set)
+
+    def is_as(self, other: "_Known") -> bool:
+        mine, others = ((one.processes.keys(), one.sources, one.whole) for one in (self, other))
+        return mine == others
 
 
 class Digests:
-    """In memory alone without a path; with one, as the last ``save`` left them there."""
+    """In memory alone without a folder; with one, as the last ``save`` left them there.
 
-    def __init__(self, path: Path | None = None) -> None:
-        self._path = path
-        self._found, self._whole = _load(path) if path else ({}, frozenset())
-        self._used: dict[bytes, Process] = {}
+    There is a file for each GPU model and month, so that a new night leaves those of other months as they are.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder
+        self._found: dict[str, _Known] = {}
+        self._now: dict[str, _Known] = {}
+        self._shapes: Shapes = {}
         self.nights: dict[str, bytes] = {}  # SHA-256 by id
-        self._seen: set[Frame] = set()
-        self._shapes = {one.columns.shape.lines: one.columns.shape for one in self._found.values()}
 
-    def process(self, data: bytes) -> Process:
-        """Of the bytes of a record's file. Raises as ``decode_record``."""
-        source = hashlib.sha256(data).digest()
-        if source not in self._used:
-            self._used[source] = self._found.get(source) or self._read(data, source)
-        return self._used[source]
+    def process(self, path: Path) -> Process:
+        """Of a record's file. Raises OSError, and as ``decode_record``."""
+        frame = _frame(path)
+        found, now = self._known(path)
+        source = found.sources.get(frame, b"")
+        known = found.processes.get(source)
+        if known is None:
+            data = path.read_bytes()
+            source = hashlib.sha256(data).digest()
+            known = now.processes.get(source) or found.processes.get(source) or self._read(data, source)
+        now.sources[frame] = source
+        return now.processes.setdefault(source, known)
 
-    def night(self, data: bytes) -> Night:
-        """Of the bytes of its file, whose SHA-256 is kept. Raises as ``decode_night``."""
+    def night(self, path: Path) -> Night:
+        """Of its file, whose SHA-256 is kept. Raises OSError, and as ``decode_night``."""
+        data = path.read_bytes()
         night = decode_night(data)
         self.nights[night.id] = hashlib.sha256(data).digest()
         return night
 
     def check(self, record_path: Path) -> None:
         """The frame of a record's samples. Raises as ``check_samples``."""
-        samples = samples_path(record_path)
-        facts = samples.stat()
-        frame = (samples.name, facts.st_size, facts.st_mtime_ns)
-        if frame not in self._whole:
+        frame = _frame(samples_path(record_path))
+        found, now = self._known(record_path)
+        if frame not in found.whole:
             check_samples(record_path, thorough=False)
-        self._seen.add(frame)
+        now.whole.add(frame)
 
     def save(self) -> None:
         """Those that were asked for, where they are not what is there already. Raises OSError."""
-        is_new = self._used.keys() != self._found.keys() or self._seen != self._whole
-        if self._path is not None and is_new:
-            replace_file(self._path, _encoded(self._used, self._seen))
+        if self._folder is None:
+            return
+        for month, now in self._now.items():
+            if not now.is_as(self._found[month]):
+                replace_file(self._folder / month, _encoded(now))
+        for path in self._folder.glob("*"):
+            if path.name not in self._now:
+                path.unlink()
+
+    def _known(self, record_path: Path) -> tuple[_Known, _Known]:
+        """What was found and what was asked for of a record's GPU model and month."""
+        month = f"{record_path.parent.name}-{record_path.name[:MONTH_CHARS]}"
+        if month not in self._now:
+            self._found[month] = _load(self._folder / month, self._shapes) if self._folder else _Known()
+            self._now[month] = _Known()
+        return self._found[month], self._now[month]
 
     def _read(self, data: bytes, source: bytes) -> Process:
         """Records of one shape share it: its series are most of what there is to keep."""
@@ -88,6 +132,11 @@ class Digests:
         columns = Columns.of(record.measurements, self._shapes)
         self._shapes[columns.shape.lines] = columns.shape
         return Process.made_of(record, columns, source)
+
+
+def _frame(path: Path) -> Frame:
+    facts = path.stat()
+    return path.name, facts.st_size, facts.st_mtime_ns
 
 
 def replace_file(path: Path, data: bytes) -> None:
@@ -98,7 +147,8 @@ def replace_file(path: Path, data: bytes) -> None:
     temporary.replace(path)
 
 
-def _encoded(found: dict[bytes, Process], frames: Set[Frame]) -> bytes:
+def _encoded(known: _Known) -> bytes:
+    found = known.processes
     shapes = list({id(one.columns.shape): one.columns.shape for one in found.values()}.values())
     places = {id(shape): place for place, shape in enumerate(shapes)}
     entries = [
@@ -112,27 +162,35 @@ def _encoded(found: dict[bytes, Process], frames: Set[Frame]) -> bytes:
         )
         for source, one in found.items()
     ]
-    body = msgspec.msgpack.encode(_Content(_code(), [list(shape.lines) for shape in shapes], entries, sorted(frames)))
+    lines = [list(shape.lines) for shape in shapes]
+    body = msgspec.msgpack.encode(_Content(_code(), lines, entries, sorted(known.sources.items()), sorted(known.whole)))
     return hashlib.sha256(body).digest() + body
 
 
-def _load(path: Path) -> tuple[dict[bytes, Process], Set[Frame]]:
-    """Empty where nothing is there that this code wrote whole."""
+def _load(path: Path, known: Shapes) -> _Known:
+    """Empty where nothing is there that this code wrote whole. Shapes that are not ``known`` come in."""
     try:
         data = memoryview(path.read_bytes())
     except OSError:
-        return {}, frozenset()
+        return _Known()
     if hashlib.sha256(data[HASH_BYTES:]).digest() != data[:HASH_BYTES]:
-        return {}, frozenset()
+        return _Known()
     try:
         content = msgspec.msgpack.decode(data[HASH_BYTES:], type=_Content)
     except msgspec.MsgspecError:  # of other code
-        return {}, frozenset()
+        return _Known()
     if content.code != _code():
-        return {}, frozenset()
-    shapes = [Shape.of(lines) for lines in content.shapes]
-    found = {entry.source: _process(entry, shapes[entry.shape]) for entry in content.entries}
-    return found, frozenset(content.frames)
+        return _Known()
+    shapes = list(_shared(content.shapes, known))
+    processes = {entry.source: _process(entry, shapes[entry.shape]) for entry in content.entries}
+    return _Known(processes, dict(content.sources), set(content.whole))
+
+
+def _shared(shapes: Iterable[list[Line]], known: Shapes) -> Iterator[Shape]:
+    for lines in map(tuple, shapes):
+        if lines not in known:
+            known[lines] = Shape.of(lines)
+        yield known[lines]
 
 
 def _process(entry: _Entry, shape: Shape) -> Process:
@@ -144,5 +202,6 @@ def _process(entry: _Entry, shape: Shape) -> Process:
 @cache
 def _code() -> bytes:
     """Of everything that a digest depends on beside its record."""
-    sources = [Path(str(module.__file__)).read_bytes() for module in (records, migrations, process)]
+    modules = (records, record_files, migrations, process)
+    sources = [Path(str(module.__file__)).read_bytes() for module in modules]
     return hashlib.sha256(b"".join([*sources, Path(__file__).read_bytes(), sys.byteorder.encode()])).digest()

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from benchmarks.harness.record_files import decode_checks, decode_record
+from benchmarks.harness.record_files import decode_checks, read_record
 from benchmarks.harness.records import Check, Head, Night, Record
 from benchmarks.harness.store import Store, check_samples, open_store
 from ci.policy import Aliases, load_aliases
@@ -116,7 +116,7 @@ def read_stores(specs: Sequence[str], digests: Digests | None = None, aliases: A
     history = History(aliases=load_aliases() if aliases is None else aliases)
     for store in _open(specs):
         records = store.read_each(digests.process, digests.check)
-        _add(history, store, store.nights(decode=digests.night), map(history.renamed, records))
+        _add(history, store, store.nights(read=digests.night), map(history.renamed, records))
         _end(history, store, digests)
     _rename_nights(history)
     return history
@@ -133,10 +133,10 @@ def read_newest(
     history = History(aliases=load_aliases() if aliases is None else aliases)
     for store in _open(specs):
         for model in store.gpu_models():
-            nights = store.nights(model, newest=count, decode=digests.night)
+            nights = store.nights(model, newest=count, read=digests.night)
             bases = {night.base_night for night in nights if night.base_night} - {night.id for night in nights}
             if bases:
-                nights = [*store.nights(model, ids=bases, decode=digests.night), *nights]
+                nights = [*store.nights(model, ids=bases, read=digests.night), *nights]
             wanted = {name for night in nights for name in night.all_records}
             records = store.read_each(digests.process, None, wanted, model)
             _add(history, store, nights, map(history.renamed, records))
@@ -158,7 +158,7 @@ def read_records(specs: Sequence[str], gpu_model: str = "*", newest: int | None 
         for model in [] if newest is None else fnmatch.filter(store.gpu_models(), gpu_model):
             nights = store.nights(model, newest=newest)
             wanted = {name for night in nights for name in night.all_records}
-            records = store.read_each(decode_record, partial(check_samples, thorough=False), wanted, model)
+            records = store.read_each(read_record, partial(check_samples, thorough=False), wanted, model)
             _add(found, store, map(sharing.night, nights), map(sharing.record, records))
         _add_damaged(found, store)
     return found

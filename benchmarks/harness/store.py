@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from .errors import CorruptRecordError
-from .record_files import decode_header, decode_night, decode_record, encode, samples_path
+from .record_files import encode, read_header, read_night, read_record, samples_path
 from .records import Head, Night, Record
 from .samples import SCHEMA, read_samples, schema_problem
 from .store_folder import KINDS, Kind, StoreFolder
@@ -85,7 +85,7 @@ class Store(StoreFolder):
             StoreError: as ``add_record``.
         """
         path = self._path("nights", night.gpu_model, night.id)
-        stored = self._read(path, decode_night)
+        stored = self._read(path, read_night)
         if night.acceptance is None or stored is None or stored.as_judged != night.as_judged:
             raise CorruptRecordError(f"{path}: expected the night {night.id} as it was judged, to accept it")
         self.rewrite([(path, encode(night))], f"accept night {night.id}")
@@ -113,23 +113,23 @@ class Store(StoreFolder):
         """``records`` one by one, for who keeps less than all of each: thousands of records fill gigabytes."""
         wanted = None if ids is None else set(ids)
         thorough = wanted is not None if thorough is None else thorough
-        return self.read_each(decode_record, partial(check_samples, thorough=thorough), wanted)
+        return self.read_each(read_record, partial(check_samples, thorough=thorough), wanted)
 
     def read_each(
         self,
-        decode: Callable[[bytes], H],
+        read: Callable[[Path], H],
         check: Callable[[Path], None] | None,
         wanted: set[str] | None = None,
         gpu_model: str = "*",
     ) -> Iterator[H]:
-        """``each_record``, each as ``decode`` makes it of its file; what that or ``check`` raises sets it aside.
+        """``each_record``, each as ``read`` makes it of its file; what that or ``check`` raises sets it aside.
 
         Args:
             check: of a record's samples, by the path of its JSON; None where samples are of no concern.
         """
         self._set_interrupted_aside()
         for path in self.files("records", wanted, gpu_model, samples=check is not None):
-            record = self._read(path, decode, None if check is None else partial(check, path))
+            record = self._read(path, read, None if check is None else partial(check, path))
             if record is not None:
                 yield record
 
@@ -144,10 +144,10 @@ class Store(StoreFolder):
         since = {model: nights[0].stem for model, nights in recent.items() if len(nights) == RECENT_NIGHTS}
         for path in self.files("records", None):
             if path.stem >= since.get(path.parent.name, ""):
-                self._read(path, partial(decode_header, kind="record"), partial(_require_samples, path))
+                self._read(path, partial(read_header, kind="record"), partial(_require_samples, path))
         for nights in recent.values():
             for path in nights:
-                self._read(path, partial(decode_header, kind="night"))
+                self._read(path, partial(read_header, kind="night"))
 
     def nights(
         self,
@@ -156,16 +156,16 @@ class Store(StoreFolder):
         newest: int | None = None,
         before: str | None = None,
         ids: set[str] | None = None,
-        decode: Callable[[bytes], Night] = decode_night,
+        read: Callable[[Path], Night] = read_night,
     ) -> list[Night]:
         """Readable nights in order of time, of one GPU model or of all; those named, or the newest so many.
 
         Args:
             before: no newer night than this one; an id.
-            decode: what makes a night of its file.
+            read: what makes a night of its file.
         """
         paths = self.files("nights", ids, gpu_model or "*", newest=newest, before=before)
-        return [night for path in paths if (night := self._read(path, decode)) is not None]
+        return [night for path in paths if (night := self._read(path, read)) is not None]
 
     def newest_first(self, gpu_model: str) -> Iterator[Night]:
         """Recent nights of a GPU model, each read when it is asked for: for who needs the newest that is of a kind."""

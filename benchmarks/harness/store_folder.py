@@ -117,9 +117,9 @@ class StoreFolder:
                 raise StoreError(f"{kind}: expected a plain name without folders, got {part!r}")
         return self.folder / kind / gpu_model / f"{name}.json"
 
-    def _read(self, path: Path, decode: Callable[[bytes], T], check: Callable[[], None] | None = None) -> T | None:
+    def _read(self, path: Path, read: Callable[[Path], T], check: Callable[[], None] | None = None) -> T | None:
         try:
-            obj = decode(path.read_bytes())
+            obj = read(path)
             if obj.id != path.stem:
                 raise ValueError(f"holds id {obj.id}")
             if check is not None:

@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from benchmarks.harness.record_files import decode_record
+from benchmarks.harness.record_files import read_record
 from benchmarks.harness.records import Night, Record, Verdict
 from benchmarks.harness.store import Store
 from ci.foreign_text import code, fenced, markdown
@@ -58,7 +58,7 @@ def records_of(stores: Sequence[Store], gpu_model: str, night: str | None) -> li
     """Of a night, from the first store that has it; none of a night that no store has."""
     for store in stores if night else ():
         for found in store.nights(gpu_model, ids={str(night)}):
-            return list(store.read_each(decode_record, None, set(found.records), gpu_model))
+            return list(store.read_each(read_record, None, set(found.records), gpu_model))
     return []
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from benchmarks.harness.errors import StoreError
-from benchmarks.harness.record_files import decode_record
+from benchmarks.harness.record_files import read_record
 from benchmarks.harness.records import Measurement, Record
 from benchmarks.harness.store import is_url, open_store
 from ci.config import load_thresholds
@@ -51,7 +51,7 @@ def _read_source(source: str, known: Set[str]) -> Dataset:
     try:
         store = open_store(source, writable=False)
         ids = {model: set(store.ids("records", model)) for model in store.gpu_models("records")}
-        new = (store.read_each(decode_record, None, own - known, model) for model, own in ids.items())
+        new = (store.read_each(read_record, None, own - known, model) for model, own in ids.items())
         records = [record for some in new for record in some if record.calibration is not None]
         if not records and not any(own & known for own in ids.values()):
             raise MissingDataError(f"{source}: holds no record of a collection", "python -m ci calibrate collect")

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from benchmarks.harness.record_files import decode_record
+from benchmarks.harness.record_files import read_record
 from benchmarks.harness.records import Record
 from benchmarks.harness.store import Store
 
@@ -25,7 +25,7 @@ def ratios(store: Store, result: Result) -> Ratios:
     plan = result.state.plan
     records: dict[str, list[Record]] = {}
     ids = {name for own in result.records.values() for name in own}
-    for record in store.read_each(decode_record, None, ids):
+    for record in store.read_each(read_record, None, ids):
         if record.backfill == plan.id and record.subject.commit is not None:
             records.setdefault(record.subject.commit, []).append(record)
     ordered = [one.commit for one in plan.measured if one.commit in records]

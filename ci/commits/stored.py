@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from benchmarks.harness.record_files import decode_record
+from benchmarks.harness.record_files import read_record
 from benchmarks.harness.records import Record
 from benchmarks.harness.store import RECENT_NIGHTS, Store
 from benchmarks.harness.store_folder import KINDS, Kind
@@ -88,5 +88,5 @@ def _add_nights(found: Stored[Record], place: Place, *, newest: int | None = Non
 
 
 def _add_records(found: Stored[Record], place: Place, ids: set[str]) -> None:
-    for record in place.store.read_each(decode_record, None, ids - set(found.records), place.model):
+    for record in place.store.read_each(read_record, None, ids - set(found.records), place.model):
         found.records.setdefault(record.id, record)

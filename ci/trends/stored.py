@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
-from benchmarks.harness.record_files import decode_record
+from benchmarks.harness.record_files import read_record
 from benchmarks.harness.records import Night
 from benchmarks.harness.store import Store
 from ci.config import load_nightly
@@ -30,7 +30,7 @@ def read_nights(store: Store, nights: Sequence[Night], pinned: str | None) -> li
     newest = [night for night in nights if night.id in wanted]
     wanted = {name for night in newest for name in night.records}
     model = newest[0].gpu_model if newest else "*"
-    records = {record.id: record for record in store.read_each(decode_record, None, wanted, model)}
+    records = {record.id: record for record in store.read_each(read_record, None, wanted, model)}
     return [Measured(night, [records[name] for name in night.records if name in records]) for night in newest]
 
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from benchmarks.harness import objects
 from benchmarks.harness.errors import AlreadyStoredError, MissingPackageError, RemoteError, UnsentError
 from benchmarks.harness.objects import Fact, Objects
-from benchmarks.harness.record_files import decode_record, encode
+from benchmarks.harness.record_files import encode, read_record
 from benchmarks.harness.records import Acceptance
 from benchmarks.harness.remote_store import RemoteStore, cache_folder
 from benchmarks.harness.store import open_store
@@ -314,7 +314,7 @@ def test_names_that_lead_out_of_the_store_become_no_files(tmp_path, monkeypatch)
 
     store.fetch()
     assert store.records() == store.nights() == []
-    assert list(store.read_each(decode_record, None, {"../../../../out", "/etc/x"}, "nvidia-h200")) == []
+    assert list(store.read_each(read_record, None, {"../../../../out", "/etc/x"}, "nvidia-h200")) == []
 
     assert [path for path in tmp_path.rglob("*") if path.is_file() and path.name != ".lock"] == []
 

@@ -1,5 +1,6 @@
 """What one build keeps for the next: it makes builds quick, and never changes a page."""
 
+import os
 import shutil
 from datetime import UTC, datetime
 from pathlib import Path
@@ -9,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from benchmarks.harness.record_files import decode_night, decode_record, encode
-from benchmarks.harness.records import Head
+from benchmarks.harness.records import Acceptance, Head
 from reports import digests, kept
 from reports.digests import Digests
 from reports.kept import Kept
@@ -31,7 +32,7 @@ def store(tmp_path: Path) -> Path:
 
 def build(store: Path, site: Path, cache: Path, *, raw: bool = True) -> tuple[History, Built]:
     """As ``python -m reports build`` does it."""
-    found, parts = Digests(cache / "digests"), Kept(cache / "parts.json")
+    found, parts = Digests(cache / "records"), Kept(cache / "parts.json")
     history = read_stores([str(store)], found)
     built = build_site(history, site, now=NOW, kept=parts, raw=raw)
     found.save()
@@ -78,7 +79,7 @@ def test_a_rebuild_reads_new_records_alone_and_makes_no_data_of_a_gpu_without_a_
 def test_histories_read_with_and_without_digests_are_equal(store, tmp_path):
     first, _ = build(store, tmp_path / "site", tmp_path / "cache")
 
-    again = read_stores([str(store)], Digests(tmp_path / "cache" / "digests"))
+    again = read_stores([str(store)], Digests(tmp_path / "cache" / "records"))
 
     assert again.nights == first.nights
     assert again.paths == first.paths
@@ -106,7 +107,7 @@ def damage(path: Path, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["empty", "cut", "flipped", "foreign"])
-@pytest.mark.parametrize("name", ["digests", "parts.json"])
+@pytest.mark.parametrize("name", [f"records/{MODELS[0]}-202501", "parts.json"])
 def test_a_damaged_cache_changes_nothing_and_is_made_anew(store, tmp_path, name, how):
     build(store, tmp_path / "site", tmp_path / "cache")
     whole = (tmp_path / "cache" / name).read_bytes()
@@ -116,9 +117,17 @@ def test_a_damaged_cache_changes_nothing_and_is_made_anew(store, tmp_path, name,
 
     assert contents(tmp_path / "site") == fresh(store, tmp_path)
     assert len((tmp_path / "cache" / name).read_bytes()) == len(whole)
-    assert Digests(tmp_path / "cache" / "digests")._found.keys() == {
-        record.source for record in read_stores([str(store)]).records.values()
-    }
+    assert not opened(store, tmp_path / "cache")
+
+
+def opened(store: Path, cache: Path) -> list[Path]:
+    """Records that are read from their files."""
+    found, read = Digests(cache / "records"), []
+    with pytest.MonkeyPatch.context() as patch:
+        read_bytes = Path.read_bytes
+        patch.setattr(Path, "read_bytes", lambda path: read.append(path) or read_bytes(path))
+        read_stores([str(store)], found)
+    return [path for path in read if path.parent.parent.name == "records"]
 
 
 def test_a_cache_of_other_code_is_no_cache(store, tmp_path, monkeypatch):
@@ -127,8 +136,92 @@ def test_a_cache_of_other_code_is_no_cache(store, tmp_path, monkeypatch):
     for module in (digests, kept):
         monkeypatch.setattr(module, "_code", lambda: b"other code")
 
-    assert not Digests(tmp_path / "cache" / "digests")._found
+    assert len(opened(store, tmp_path / "cache")) == len(MODELS) * NIGHTS * 5
     assert Kept(tmp_path / "cache" / "parts.json").unchanged("series/nvidia-h200", b"", tmp_path) is None
+
+
+@pytest.mark.parametrize("name", ["ci/thresholds.toml", "reports/peers.toml", "reports/pages/series.py"])
+def test_other_limits_or_other_code_are_seen(tmp_path, monkeypatch, name):
+    monkeypatch.setattr(kept, "ROOT", tmp_path)
+    (tmp_path / name).parent.mkdir(parents=True)
+    (tmp_path / name).write_text("before")
+    before = kept._code.__wrapped__()
+
+    (tmp_path / name).write_text("after")
+
+    assert kept._code.__wrapped__() != before
+
+
+def test_a_night_leaves_what_is_kept_of_other_months_and_models_as_it_is(store, tmp_path):
+    build(store, tmp_path / "site", tmp_path / "cache")
+    kept_files = {path: path.stat() for path in (tmp_path / "cache" / "records").iterdir()}
+    Generator(store, MODELS[0], NIGHTS, num_cases=2).night(40)
+
+    build(store, tmp_path / "site", tmp_path / "cache")
+
+    now = {path: path.stat() for path in (tmp_path / "cache" / "records").iterdir()}
+    assert {path.name for path in now.keys() - kept_files.keys()} == {f"{MODELS[0]}-202502"}
+    assert all((now[path].st_ino, now[path].st_mtime_ns) == (s.st_ino, s.st_mtime_ns) for path, s in kept_files.items())
+
+
+def test_records_that_only_look_otherwise_are_not_decoded_again(store, tmp_path, monkeypatch):
+    """As those of a branch that was checked out anew."""
+    build(store, tmp_path / "site", tmp_path / "cache")
+    for path in store.glob("records/*/*.json"):
+        os.utime(path, ns=(0, 0))
+    expected = fresh(store, tmp_path)
+    monkeypatch.setattr(digests, "decode_record", None)
+
+    build(store, tmp_path / "site", tmp_path / "cache")
+
+    assert contents(tmp_path / "site") == expected
+    assert not opened(store, tmp_path / "cache")
+
+
+def last(store: Path, kind: str, place: int = -1) -> Path:
+    return sorted((store / kind / MODELS[0]).glob("*.json"))[place]
+
+
+def amend(store: Path) -> None:
+    path = last(store, "nights")
+    path.write_bytes(encode(msgspec.structs.replace(decode_night(path.read_bytes()), notes=["amended"])))
+
+
+def accept(store: Path) -> None:
+    path = last(store, "nights", 0)
+    by = Acceptance(owner="kernels", reason="meant", at_utc="2026-01-01T00:00:00Z")
+    path.write_bytes(encode(msgspec.structs.replace(decode_night(path.read_bytes()), acceptance=by)))
+
+
+def remove_night(store: Path) -> None:
+    path = last(store, "nights", 1)
+    for id_ in decode_night(path.read_bytes()).records:
+        for record in (store / "records" / MODELS[0]).glob(f"{id_}.*"):
+            record.unlink()
+    path.unlink()
+
+
+CHANGES = {
+    "amended": amend,
+    "accepted": accept,
+    "removed": remove_night,
+    "without a record": lambda store: last(store, "records").unlink(),
+    "without samples": lambda store: last(store, "records").with_suffix(".parquet").unlink(),
+    "with a damaged record": lambda store: damage(last(store, "records"), "cut"),
+    "damaged": lambda store: damage(last(store, "nights"), "cut"),
+    "of another model alone": lambda store: shutil.rmtree(store / "nights" / MODELS[0]),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_after_a_night_was_changed_in_place_a_rebuild_is_the_site_of_a_first_build(store, tmp_path, change):
+    before, _ = build(store, tmp_path / "site", tmp_path / "cache")
+    change(store)
+
+    after, _ = build(store, tmp_path / "site", tmp_path / "cache")
+
+    assert (after.nights, list(after.records)) != (before.nights, list(before.records))
+    assert contents(tmp_path / "site") == fresh(store, tmp_path)
 
 
 def test_a_record_that_was_written_anew_under_its_name_is_read_anew(store, tmp_path):
