@@ -3,54 +3,50 @@
 Numbers are formatted here, in Python, but for those of the history, which are too many.
 """
 
-from collections.abc import Callable, Sequence
+import statistics
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from benchmarks.harness.records import Night, Verdict
 from reports import derive, text
 from reports.cases import VERDICT_MARKS
-from reports.derive import Figure, Processes, Series
+from reports.derive import Processes, Series
 from reports.tiles import Past, tiles_of
 
-# What the history figure can show: key, title with direction, unit, lines (name, how to get the figure).
-Line = tuple[str, Callable[[Processes, str], Figure]]
-
-
-def _times(series: Series) -> Callable[[Processes, str], Figure]:
-    return lambda processes, case: processes.figure(series, case)
-
+# What the history figure can show: key, title with direction, unit, lines (name, series, what it is held against).
+Line = tuple[str, Series, Series | None]
 
 HISTORY: tuple[tuple[str, str, str, tuple[Line, ...]], ...] = (
     (
         "verify_overhead",
         "Verify overhead, % of full state (lower is better)",
         "pct",
-        (("verify overhead", lambda p, case: p.ratio_pct(derive.VERIFY, derive.FULL_VERIFY, case)),),
+        (("verify overhead", derive.VERIFY, derive.FULL_VERIFY),),
     ),
     (
         "verify",
         "Verify, one layer, device time in µs (lower is better)",
         "us",
-        (("RecoverSSM", _times(derive.VERIFY)), ("full state", _times(derive.FULL_VERIFY))),
+        (("RecoverSSM", derive.VERIFY, None), ("full state", derive.FULL_VERIFY, None)),
     ),
     (
         "commit",
         "Commit, all layers, device time in µs (lower is better)",
         "us",
-        (("RecoverSSM", _times(derive.COMMIT)),),
+        (("RecoverSSM", derive.COMMIT, None),),
     ),
     (
         "step_overhead",
         "Step overhead, % of full state (lower is better)",
         "pct",
-        (("step overhead", lambda p, case: p.ratio_pct(derive.STEP, derive.FULL_STEP, case)),),
+        (("step overhead", derive.STEP, derive.FULL_STEP),),
     ),
     (
         "step",
         "Step, all layers, device time in µs (lower is better)",
         "us",
-        (("RecoverSSM", _times(derive.STEP)), ("full state", _times(derive.FULL_STEP))),
+        (("RecoverSSM", derive.STEP, None), ("full state", derive.FULL_STEP, None)),
     ),
 )
 
@@ -72,9 +68,9 @@ SERIES_NUMBERS = tuple(range(5, 12))  # columns that are set flush right
 CHECK_HEADINGS = ("op", "provider", "metric", "largest value", "limit", "result", "detail")
 
 
-def case_data(case: str, night: Night, nights: Sequence[Night], past: Sequence[Past]) -> dict[str, Any]:
+def case_data(case: str, night: Night, nights: Sequence[Night], past: Past) -> dict[str, Any]:
     """Everything the page shows of one case. ``nights`` and ``past`` run in parallel and end with the night shown."""
-    processes = past[-1].processes
+    processes = past.processes[-1]
     cases = {item.name: item for record in processes.records for item in record.cases}
     return {
         "case": case,
@@ -82,7 +78,9 @@ def case_data(case: str, night: Night, nights: Sequence[Night], past: Sequence[P
         "skipped": "; ".join(processes.skip_reasons(case)),
         "tiles": [asdict(tile) for tile in tiles_of(case, past)],
         "history": {
-            "nights": [_night_label(item, entry) for item, entry in zip(nights, past, strict=True)],
+            "nights": [
+                _night_label(item, label, cut) for item, label, cut in zip(nights, past.labels, past.cuts, strict=True)
+            ],
             "metrics": [_history_metric(case, past, *metric) for metric in HISTORY],
         },
         "series": _series_table(case, night, processes),
@@ -91,26 +89,28 @@ def case_data(case: str, night: Night, nights: Sequence[Night], past: Sequence[P
     }
 
 
-def _night_label(night: Night, entry: Past) -> dict[str, Any]:
+def _night_label(night: Night, label: str, cut: tuple[str, ...]) -> dict[str, Any]:
     return {
         "utc": night.created_utc.removesuffix("Z"),
-        "label": f"{text.utc(night.created_utc)}, {entry.label}",
+        "label": f"{text.utc(night.created_utc)}, {label}",
         "red": night.exit_code != 0,
-        "cut": "; ".join(entry.cut),
+        "cut": "; ".join(cut),
     }
 
 
-def _history_metric(case: str, past: Sequence[Past], key: str, title: str, unit: str, lines: Sequence[Line]) -> Any:
-    drawn = []
-    for name, read in lines:
-        figures = [read(entry.processes, case) for entry in past]
-        drawn.append({"name": name, "points": [_point(figure) for figure in figures]})
+def _history_metric(case: str, past: Past, key: str, title: str, unit: str, lines: Sequence[Line]) -> dict[str, Any]:
+    """Points are numbers: a history has a hundred thousand of them, of which a reader looks at a few."""
+    drawn = [{"name": name, "points": list(_points(case, past, series, base))} for name, series, base in lines]
     return {"key": key, "title": title, "unit": unit, "lines": drawn}
 
 
-def _point(figure: Figure) -> dict[str, Any]:
-    """As numbers: a history has a hundred thousand of them, of which a reader looks at a few."""
-    return {"median": figure.median, "values": figure.values} if figure.n else {"median": None, "reason": figure.reason}
+def _points(case: str, past: Past, series: Series, base: Series | None) -> Iterator[dict[str, Any]]:
+    for processes, values in zip(past.processes, past.grid.by_night(past.values(case, series, base)), strict=True):
+        if values:
+            yield {"median": statistics.median(values), "values": values}
+        else:
+            figure = processes.ratio_pct(series, base, case) if base else processes.figure(series, case)
+            yield {"median": None, "reason": figure.reason}
 
 
 def _series_table(case: str, night: Night, processes: Processes) -> dict[str, Any]:

@@ -10,12 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import isnan, nan
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple, get_args
 
 from benchmarks.harness.records import Check, Contract, Environment, Night, Verdict
-from reports.process import Key, Line, Process, Shape
-
-ColumnName = Literal["values", "roofline_pct", "control_pct"]
+from reports.process import ColumnName, Key, Line, Process, Shape
 
 
 class Series(NamedTuple):

@@ -8,13 +8,14 @@ from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import isnan, nan
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from msgspec.structs import replace
 
 from benchmarks.harness.records import Contract, Head, Measurement, Record, Status
 
 Key = tuple[str, str, str, str, str]  # metric, op, provider, case, contract
+ColumnName = Literal["values", "roofline_pct", "control_pct"]
 
 
 class Line(NamedTuple):

@@ -43,28 +43,29 @@ class _Step:
     @property
     def nights(self) -> list[Night]:
         """Of its environment, from its first one on."""
-        later = self.line.moments[self.change.night :]
-        return [moment.night for moment in later if moment.environment == self.first.environment]
+        own = self.first.environment
+        return [moment.night for moment in self.line.moments[self.change.night :] if moment.environment == own]
 
-    def end(self) -> tuple[State, Night] | None:
-        """How and when it was over; None while it is open."""
+    def _end(self, nights: Sequence[Night]) -> tuple[State, Night] | None:
+        """How and when it was over, of its nights; None while it is open."""
         for level in self.levels:
             above = 100 * (level.value / self.before.value - 1)
             if level.first > self.change.night and not (
                 self.rule.is_worse(above) and abs(above) >= self.rule.limit_pct
             ):
                 return "fixed", self.line.moments[level.first].night
-        for night in self.nights:
+        for night in nights:
             if night.acceptance is not None:
                 return "accepted", night
-        later = [moment.night for moment in self.line.moments if moment.night.created_utc > self.nights[-1].created_utc]
-        return ("cut", later[0]) if later else None
+        last = nights[-1].created_utc
+        cut = next((moment.night for moment in self.line.moments if moment.night.created_utc > last), None)
+        return ("cut", cut) if cut is not None else None
 
     def spell(self, known: KnownRegressions, gpu_model: str, today: dt.date) -> Spell:
-        verdict = self._verdict()
-        end = self.end()
-        nights = [night for night in self.nights if end is None or night.created_utc < end[1].created_utc]
+        verdict, nights = self._verdict(), self.nights
+        end = self._end(nights)
         if end is not None:
+            nights = [night for night in nights if night.created_utc < end[1].created_utc]
             return Spell(self.first.night, nights[-1] if nights else self.first.night, verdict, len(nights), *end)
         said = known.say(verdict.key, gpu_model, "regressed", verdict.change_pct, today=today, seen_before=True)
         state: State = said.state if said.state in ("acknowledged", "expired") else "confirmed"

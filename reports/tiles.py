@@ -1,10 +1,13 @@
 """Headline tiles of one case, with a sparkline over the nights of one GPU model."""
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from reports import derive, text
-from reports.derive import Figure, Processes
+from reports.derive import Figure, Processes, Series, full_key
+from reports.grid import Floats, Grid
 
 SPARK_WIDTH, SPARK_HEIGHT, SPARK_MARGIN = 132.0, 34.0, 4.0
 
@@ -33,35 +36,49 @@ class Tile:
     spark: Spark | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Past:
-    """One night of a GPU model, oldest first in a list; ``cut`` says which environment facts changed before it."""
+    """Nights of a GPU model, oldest first; the last one is shown.
 
-    label: str
-    processes: Processes
-    cut: tuple[str, ...] = ()
+    Attributes:
+        labels: what each measured, in words.
+        cuts: which environment facts changed before each.
+    """
+
+    labels: Sequence[str]
+    processes: Sequence[Processes]
+    cuts: Sequence[tuple[str, ...]]
+
+    @cached_property
+    def grid(self) -> Grid:
+        return Grid([[record.columns for record in own.records] for own in self.processes])
+
+    def values(self, case: str, series: Series, base: Series | None = None) -> Floats:
+        """One per process: of a series, or how far it lies above its base, in percent."""
+        key = full_key(series, case)
+        return self.grid.values(key) if base is None else self.grid.ratio_pct(key, full_key(base, case))
 
 
-def tiles_of(case: str, past: Sequence[Past]) -> list[Tile]:
-    """The four headline tiles; the last entry of ``past`` is the night shown."""
-    heads = [entry.processes.headline(case) for entry in past]
-    now, processes = heads[-1], past[-1].processes
+def tiles_of(case: str, past: Past) -> list[Tile]:
+    """The four headline tiles."""
+    processes = past.processes[-1]
+    now = processes.headline(case)
     return [
         _overhead(
             "verify_overhead",
             "Verify overhead",
             now.verify_overhead_pct,
             _pair(processes, case, derive.VERIFY, derive.FULL_VERIFY, "one layer"),
-            _history([head.verify_overhead_pct for head in heads], past, "pct"),
+            _history(past, "pct", past.values(case, derive.VERIFY, derive.FULL_VERIFY)),
         ),
-        _commit(processes, case, now.commit_us, _history([head.commit_us for head in heads], past, "us")),
-        _memory(processes, case, now, _history([head.memory_saved_pct for head in heads], past, "pct")),
+        _commit(processes, case, now.commit_us, _history(past, "us", past.values(case, derive.COMMIT))),
+        _memory(processes, case, now, _history(past, "pct", past.values(case, derive.SAVED_PCT), exact=True)),
         _overhead(
             "step_overhead",
             "Step overhead",
             now.step_overhead_pct,
             _pair(processes, case, derive.STEP, derive.FULL_STEP, "all layers"),
-            _history([head.step_overhead_pct for head in heads], past, "pct"),
+            _history(past, "pct", past.values(case, derive.STEP, derive.FULL_STEP)),
         ),
     ]
 
@@ -126,12 +143,16 @@ def _range(figure: Figure, unit: str) -> str:
     return f"{text.span(figure, unit)}, {figure.n} processes"
 
 
-def _history(figures: Sequence[Figure], past: Sequence[Past], unit: str) -> Spark | None:
-    medians = [figure.median for figure in figures]
+def _history(past: Past, unit: str, values: Floats, *, exact: bool = False) -> Spark | None:
+    """``exact``: processes that disagree have no value, as ``Processes.exact`` says."""
+    medians: list[float | None] = [
+        None if not own or (exact and len(set(own)) > 1) else statistics.median(own)
+        for own in past.grid.by_night(values)
+    ]
     known = [value for value in medians if value is not None]
     if not known:
         return None
-    path, x, y = sparkline(medians, breaks={index for index, entry in enumerate(past) if entry.cut})
+    path, x, y = sparkline(medians, breaks={index for index, cut in enumerate(past.cuts) if cut})
     if len(known) == 1:
         return Spark(path, x, y, 1, "first night, no history yet")
     low, high = (_short(value, unit) for value in (min(known), max(known)))

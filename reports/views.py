@@ -89,7 +89,7 @@ class ModelView:
 def model_view(history: History, model: str, *, raw: bool) -> ModelView:
     """The view of one GPU model that has at least one night. ``raw``: link the raw files."""
     nights, past = shown_past(history, model)
-    night, processes = nights[-1], past[-1].processes
+    night, processes = nights[-1], past.processes[-1]
     is_cpu = model == CPU
     columns = CPU_COLUMNS if is_cpu else STATIC_COLUMNS if night.is_static else GPU_COLUMNS
     rows = rows_of(night, processes, columns)
@@ -135,21 +135,20 @@ def _reference_rows(night: Night, processes: Processes, rows: Sequence[Row]) -> 
     return [row for row in timed if row.name in bare and row.cells[0].sort is not None]
 
 
-def shown_past(history: History, model: str) -> tuple[list[Night], list[Past]]:
+def shown_past(history: History, model: str) -> tuple[list[Night], Past]:
     """The nights up to the one shown, oldest first, each with what the environment changed before it."""
     everything = history.of(model)
     night = derive.shown_night(everything)
     assert night is not None, "a model is listed only where it has a night"
     nights = everything[: everything.index(night) + 1]
-    past: list[Past] = []
+    measured = [history.processes(item) for item in nights]
+    cuts: list[tuple[str, ...]] = []
     before: Environment | None = None
-    for item in nights:
-        processes = history.processes(item)
+    for processes in measured:
         now = processes.records[0].environment if processes.records else None
-        cut = derive.environment_changes(before, now) if before is not None and now is not None else []
-        past.append(Past(_commit(processes), processes, tuple(cut)))
+        cuts.append(tuple(derive.environment_changes(before, now)) if before is not None and now is not None else ())
         before = now or before
-    return nights, past
+    return nights, Past([_commit(processes) for processes in measured], measured, cuts)
 
 
 def _selected(names: Sequence[str]) -> str:

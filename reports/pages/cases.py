@@ -41,7 +41,7 @@ PAGE = Page(
 def _data(site: Site, view: ModelView) -> Iterator[Data]:
     nights, past = shown_past(site.history, view.model)
     names = [row.name for row in view.rows]
-    yield f"{view.slug}/night", _night_data(names, view.prefix, past[-1].processes)
+    yield f"{view.slug}/night", _night_data(names, view.prefix, past.processes[-1])
     for name in names:
         yield f"{view.slug}/case-{text.file_slug(name)}", case_data(name, nights[-1], nights, past)
 

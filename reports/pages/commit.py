@@ -12,8 +12,9 @@ from benchmarks.harness.records import Case
 from reports import derive, text
 from reports.addresses import series_address
 from reports.changes import Changelog
-from reports.derive import Figure, Processes, Series
+from reports.derive import Figure, Processes, Series, full_key
 from reports.details import Link
+from reports.grid import Grid
 from reports.league import League, league_of, rivals
 from reports.pages.compare import Side, sides_of
 from reports.pages.page import PLOTS, Content, Data, Page, Part, Site
@@ -242,8 +243,9 @@ def _data(site: Site, found: dict[str, list[Point]], others: dict[str, Others]) 
 
 
 def _case_files(points: Sequence[Point], cases: Iterable[Case], others: Others) -> Iterator[Data]:
+    grid = Grid([[record.columns for record in point.processes.records] for point in points])
     for case in cases:
-        yield f"{text.file_slug(others.model)}/commit-{text.file_slug(case.name)}", _case(points, case, others)
+        yield f"{text.file_slug(others.model)}/commit-{text.file_slug(case.name)}", _case(grid, case, others)
 
 
 def _point(point: Point) -> dict[str, Any]:
@@ -287,11 +289,16 @@ def _facts(points: Sequence[Point], case: Case) -> dict[str, Any]:
     }
 
 
-def _case(points: Sequence[Point], case: Case, others: Others) -> dict[str, Any]:
-    lines = {name: [point.processes.figure(series, case.name).values for point in points] for name, series in PARTS}
-    lines["byte floor"] = [at_share(point, case.name, control=False).values for point in points]
-    lines["control"] = [at_share(point, case.name, control=True).values for point in points]
-    steps = {name: [point.processes.figure(series, case.name).values for point in points] for name, series in STEPS}
+def _case(grid: Grid, case: Case, others: Others) -> dict[str, Any]:
+    """``grid``: of the processes of each point."""
+    lines, steps = (
+        {name: grid.by_night(grid.values(full_key(series, case.name))) for name, series in named}
+        for named in (PARTS, STEPS)
+    )
+    commit = full_key(derive.COMMIT, case.name)
+    times = grid.values(commit)
+    lines["byte floor"] = grid.by_night(times * grid.values(commit, "roofline_pct") / 100)  # as ``at_share``
+    lines["control"] = grid.by_night(times * grid.values(commit, "control_pct") / 100)
     return {
         "case": case.name,
         "stands_for": case.stands_for,

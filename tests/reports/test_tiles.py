@@ -1,17 +1,16 @@
 """Headline tiles and their sparklines."""
 
 import pytest
+from msgspec.structs import replace
 
 from reports.text import NBSP
 from reports.tiles import Past, sparkline, tiles_of
 from tests.reports.golden import HEADLINE, SKIP_REASON, SKIPPED, NightPlan, golden_cases, golden_record, processes_of
 
 
-def past_of(*plans: NightPlan) -> list[Past]:
-    return [
-        Past("commit x", processes_of([golden_record(plan, index, golden_cases()) for index in range(3)]))
-        for plan in plans
-    ]
+def past_of(*plans: NightPlan) -> Past:
+    nights = [processes_of([golden_record(plan, index, golden_cases()) for index in range(3)]) for plan in plans]
+    return Past(["commit x"] * len(nights), nights, [()] * len(nights))
 
 
 def test_tiles_show_the_known_headline_figures():
@@ -46,6 +45,19 @@ def test_a_sparkline_covers_all_nights_and_says_its_range():
 
     assert spark is not None
     assert spark.caption.replace(NBSP, " ") == "2 nights, 1,081 µs to 1,201 µs"
+
+
+def test_a_night_whose_processes_disagree_on_an_exact_value_is_no_point_of_a_sparkline():
+    records = [golden_record(NightPlan(1), index, golden_cases()) for index in range(2)]
+    records[1].measurements[:] = [
+        replace(item, value=item.value + 1) if item.metric == "memory_saved_pct" else item
+        for item in records[1].measurements
+    ]
+    nights = [processes_of(records), processes_of(records[:1])]
+
+    tile = tiles_of(HEADLINE, Past(["commit x"] * 2, nights, [()] * 2))[2]
+
+    assert tile.spark.nights == 1
 
 
 @pytest.mark.parametrize(
