@@ -9,10 +9,19 @@ from tests.ci.nights import FakeNight
 
 
 @pytest.fixture
-def fake_night(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeNight:
-    monkeypatch.setenv("RECOVERSSM_LOCK_DIR", str(tmp_path / "locks"))
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+def fake_night(tmp_path: Path, no_gpu: None) -> FakeNight:
     return FakeNight(tmp_path)
+
+
+@pytest.fixture
+def no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setenv("RECOVERSSM_LOCK_DIR", str(tmp_path / "locks"))
+
+
+@pytest.fixture
+def no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("subprocess.Popen", lambda *a, **k: pytest.fail(f"started {a}"))
 
 
 @pytest.fixture

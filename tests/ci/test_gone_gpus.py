@@ -178,13 +178,3 @@ def test_gpu_of_a_model_without_a_night_is_told_beside_the_others(nights):
 
     assert (result.code, result.nights[0].exit_code) == (Exit.MISSING, Exit.PASS)
     assert any("this host has 0 nvidia-h100" in message for message in result.messages)
-
-
-def test_doctor_names_a_gpu_that_does_not_answer(monkeypatch):
-    from ci import doctor
-
-    monkeypatch.setattr(doctor, "silent_gpus", lambda: ["GPU 2 of 2 does not answer: GPU is lost"])
-
-    *_, finding = doctor._gpu([H200])
-
-    assert (finding.level, finding.found) == ("limited", "GPU 2 of 2 does not answer: GPU is lost")

@@ -1,0 +1,10 @@
+"""``python -m ci`` in this process."""
+
+from click.testing import Result
+from typer.testing import CliRunner
+
+from ci.__main__ import app
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(app, list(arguments))
