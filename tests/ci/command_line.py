@@ -6,5 +6,5 @@ from typer.testing import CliRunner
 from ci.__main__ import app
 
 
-def invoke(*arguments: str) -> Result:
-    return CliRunner().invoke(app, list(arguments))
+def invoke(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])

@@ -36,3 +36,10 @@ def fake_gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeGate:
     monkeypatch.setattr(running, "find_gpus", lambda: [CARD, OTHER_CARD])
     monkeypatch.setattr(running, "require_usable", lambda _: None)
     return FakeGate(tmp_path)
+
+
+@pytest.fixture
+def in_repository(fake_gate: FakeGate, monkeypatch: pytest.MonkeyPatch) -> FakeGate:
+    """The command line, in the fake's repository."""
+    monkeypatch.setattr("ci.measuring.ROOT", fake_gate.root)
+    return fake_gate
