@@ -22,7 +22,8 @@ import msgspec
 
 from .harness.drift import drift_pct
 from .harness.gpu_monitor import Reading
-from .harness.records import Attempt, Check, Control, Measurement, MonitorSummary, utc_now
+from .harness.ids import utc_now
+from .harness.records import Attempt, Check, Control, Measurement, MonitorSummary
 from .harness.samples import SampleSeries
 
 if TYPE_CHECKING:

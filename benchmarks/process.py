@@ -26,19 +26,9 @@ from .harness.delay import Delay
 from .harness.drift import drift_pct
 from .harness.environment import collect_environment, collect_silicon, collect_subject, gpu_uuid
 from .harness.gpu_monitor import GpuMonitor, merge_summaries
+from .harness.ids import new_id, utc_now
 from .harness.record_files import encode, samples_path
-from .harness.records import (
-    Calibration,
-    Control,
-    Environment,
-    MonitorSummary,
-    PeerFacts,
-    Record,
-    Started,
-    Subject,
-    new_id,
-    utc_now,
-)
+from .harness.records import Calibration, Control, Environment, MonitorSummary, PeerFacts, Record, Started, Subject
 from .harness.samples import samples_table
 from .journal import Journal, part_of_peer
 from .own_library import require_own_library

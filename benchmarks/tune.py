@@ -91,7 +91,7 @@ def _begun(op: str, device_index: int) -> "Begun":
     import recoverssm
 
     from .harness.environment import gpu_uuid, source_hash
-    from .harness.records import utc_now
+    from .harness.ids import utc_now
     from .tuning_journal import Begun
 
     properties = torch.cuda.get_device_properties(device_index)

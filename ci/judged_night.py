@@ -6,7 +6,8 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks.harness.records import Night, Record, new_id, utc_now
+from benchmarks.harness.ids import new_id, utc_now
+from benchmarks.harness.records import Night, Record
 from benchmarks.harness.store import Store
 
 from .config import NightlyConfig

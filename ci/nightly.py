@@ -14,8 +14,9 @@ from rich.console import Console
 
 from benchmarks.harness.environment import commit_of
 from benchmarks.harness.errors import BranchError, LockHeldError, StoreError, UnsentError
+from benchmarks.harness.ids import new_id
 from benchmarks.harness.lock import GpuLock
-from benchmarks.harness.records import Night, Record, new_id
+from benchmarks.harness.records import Night, Record
 from benchmarks.harness.store import Store, open_store
 
 from . import static_night

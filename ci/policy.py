@@ -18,7 +18,8 @@ from typing import Literal, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from benchmarks.harness.records import COMMIT_HASH, Record, RegressionState, VerdictName
+from benchmarks.harness.ids import COMMIT_HASH
+from benchmarks.harness.records import Record, RegressionState, VerdictName
 
 from .config import (
     EXACT_CONTRACTS,

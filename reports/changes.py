@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from benchmarks.harness.records import COMMIT_HASH
+from benchmarks.harness.ids import COMMIT_HASH
 
 ROOT = Path(__file__).parent.parent
 FILE = "CHANGELOG.md"

@@ -39,7 +39,7 @@ def require_commit(commit: str | None) -> str | None:
     """The commit, or None when none is given; raises typer.BadParameter for what is no hash."""
     if commit is None:
         return None
-    from .records import COMMIT_HASH  # what a record needs may be missing where only help is asked for
+    from .ids import COMMIT_HASH  # what a record needs may be missing where only help is asked for
 
     if not COMMIT_HASH.fullmatch(commit):
         raise typer.BadParameter(

@@ -13,7 +13,7 @@ from typing import Any, Self
 from filelock import FileLock, Timeout
 
 from .errors import LockHeldError
-from .records import utc_now
+from .ids import utc_now
 
 FOLDER_VARIABLE = "RECOVERSSM_LOCK_DIR"
 

@@ -7,10 +7,7 @@ Schema history: 1 (2026-11-29) first. Fields with a default may be added without
 one, and a step in ``migrations.py``.
 """
 
-import re
 from collections.abc import Sequence
-from datetime import UTC, datetime
-from secrets import token_hex
 from typing import Annotated, Any, Literal, get_args
 
 import msgspec
@@ -29,11 +26,6 @@ RegressionState = Literal["", "new", "confirmed", "acknowledged", "fixed", "expi
 Utc = Annotated[str, msgspec.Meta(pattern=r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}Z$")]
 
 CONTRACTS: tuple[str, ...] = get_args(Contract)
-
-COMMIT_HASH = re.compile(r"[0-9A-Fa-f]{7,40}")
-"""A commit, whole or shortened; a name or an option that a shell put in its place is none."""
-
-COMMIT_DIGITS = 8  # of a commit, in an id
 
 
 class Struct(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -383,19 +375,3 @@ def repetitions(records: Sequence[Record]) -> int:
     """How often each case was measured, at least: the processes of a night, or those of its shard with fewest."""
     parts = [record.shard.index if record.shard else 0 for record in records]
     return min(map(parts.count, parts), default=0)
-
-
-def utc_now() -> str:
-    """Now, to the second, as ``2026-11-29T14:00:00Z``."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def new_id(commit: str | None) -> str:
-    """A name for a record or night: UTC time, short commit, microsecond, 24 random bits; sorts by time."""
-    now = datetime.now(UTC)
-    return f"{now:%Y%m%dT%H%M%SZ}-{(commit or 'nocommit')[:COMMIT_DIGITS]}-{now.microsecond:05x}{token_hex(3)}"
-
-
-def commit_of(id_: str) -> str:
-    """The short commit in a record's or night's id; no commit is ``nocommit``."""
-    return id_.partition("-")[2][:COMMIT_DIGITS]

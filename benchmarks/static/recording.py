@@ -17,7 +17,8 @@ import recoverssm
 from ..cases import BenchCase
 from ..harness import HARNESS_VERSION
 from ..harness.environment import collect_silicon, collect_subject
-from ..harness.records import Environment, Measurement, MonitorSummary, Record, new_id, utc_now
+from ..harness.ids import new_id, utc_now
+from ..harness.records import Environment, Measurement, MonitorSummary, Record
 from ..harness.samples import samples_table
 from .planning import arch_number
 from .series import LAUNCHES, METRICS, Compiled, Key, compiled_ops

@@ -2,7 +2,8 @@
 
 from msgspec.structs import replace
 
-from benchmarks.harness.records import Acceptance, Night, utc_now
+from benchmarks.harness.ids import utc_now
+from benchmarks.harness.records import Acceptance, Night
 from benchmarks.harness.store import RECENT_NIGHTS, Store
 from ci.exits import Exit, MissingDataError, UsageError
 

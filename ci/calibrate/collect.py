@@ -14,7 +14,7 @@ from rich.console import Console
 
 from benchmarks.harness.environment import commit_of
 from benchmarks.harness.errors import StoreError
-from benchmarks.harness.records import new_id
+from benchmarks.harness.ids import new_id
 from ci.config import load_nightly
 from ci.exits import BrokenEnvironmentError, CommandError, Exit, Interrupted, UsageError
 from ci.gpus import CPU, Gpu, choose_gpus, find_gpus

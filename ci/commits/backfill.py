@@ -18,7 +18,7 @@ import msgspec
 from rich.console import Console
 
 from benchmarks.estimate import estimate_process
-from benchmarks.harness.records import new_id
+from benchmarks.harness.ids import new_id
 from benchmarks.harness.store import Store, open_store
 from ci.config import NightlyConfig, load_nightly
 from ci.exits import CommandError, Exit, Interrupted, MissingDataError, UsageError

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TypeVar
 
-from benchmarks.harness.records import COMMIT_DIGITS, COMMIT_HASH, Night, Record, commit_of
+from benchmarks.harness.ids import COMMIT_DIGITS, COMMIT_HASH, commit_of
+from benchmarks.harness.records import Night, Record
 from ci.config import load_thresholds
 from ci.exits import MissingDataError, UsageError
 from ci.gpus import CPU

@@ -10,7 +10,8 @@ from rich.console import Console
 
 from benchmarks.cases import BenchCase
 from benchmarks.harness.errors import StoreError
-from benchmarks.harness.records import Shard, utc_now
+from benchmarks.harness.ids import utc_now
+from benchmarks.harness.records import Shard
 from benchmarks.harness.store import Store
 from ci.exits import WORST_FIRST, BrokenEnvironmentError, CommandError, Exit, MissingDataError, UsageError
 from ci.history.importing import import_from

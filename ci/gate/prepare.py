@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.harness.environment import source_hash
-from benchmarks.harness.records import COMMIT_DIGITS, commit_of
+from benchmarks.harness.ids import COMMIT_DIGITS, commit_of
 from benchmarks.harness.store import RECENT_NIGHTS, Store, open_store
 from ci.config import load_nightly
 from ci.exits import MissingDataError, UsageError

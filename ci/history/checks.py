@@ -8,7 +8,8 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from benchmarks.harness.records import COMMIT_HASH, Measurement, Night, Record
+from benchmarks.harness.ids import COMMIT_HASH
+from benchmarks.harness.records import Measurement, Night, Record
 from benchmarks.harness.samples import is_thinned
 
 KEY = ("metric", "op", "provider", "case", "contract")

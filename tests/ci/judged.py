@@ -1,6 +1,7 @@
 """Made-up nights, judged under the shipped policy."""
 
 from benchmarks.harness import records
+from benchmarks.harness.ids import new_id
 from ci.judging import judge
 from ci.night import Base, Tonight
 from ci.policy import load_policy
@@ -29,7 +30,7 @@ def make_night(found, **changes):
         for m in found[0].measurements
     ]
     facts = {
-        "id": records.new_id(None),
+        "id": new_id(None),
         "created_utc": "2026-11-29T00:00:00Z",
         "case_set": "smoke",
         "gpu_model": "nvidia-h200",

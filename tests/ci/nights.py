@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 from rich.console import Console
 
 from benchmarks.harness import record_files, records
+from benchmarks.harness.ids import new_id, utc_now
 from benchmarks.harness.records import Measurement, Record
 from benchmarks.harness.samples import SCHEMA
 from benchmarks.harness.store import Store
@@ -60,8 +61,8 @@ def make_record(measurements: Iterable[Measurement], **changes: object) -> Recor
         case=CASE, op="verify", provider="recoverssm", metric="out_error", value=1e-4, limit=1e-2, passed=True
     )
     facts: dict[str, object] = {
-        "id": records.new_id("0123456789"),
-        "created_utc": records.utc_now(),
+        "id": new_id("0123456789"),
+        "created_utc": utc_now(),
         "duration_s": 20.0,
         "case_set": "smoke",
         "seed": 1,

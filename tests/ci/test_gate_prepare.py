@@ -2,8 +2,9 @@
 
 import pytest
 
+from benchmarks.harness.ids import commit_of
 from benchmarks.harness.record_files import encode
-from benchmarks.harness.records import Night, commit_of
+from benchmarks.harness.records import Night
 from benchmarks.harness.store import Store
 from ci.exits import Exit, MissingDataError, UsageError
 from tests.ci.command_line import invoke

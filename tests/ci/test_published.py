@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from benchmarks.cases import SETS, kimi_k3
 from benchmarks.harness import records
+from benchmarks.harness.ids import new_id
 from benchmarks.harness.record_files import encode
 from ci.__main__ import app
 from ci.exits import Exit, MissingDataError
@@ -197,7 +198,7 @@ def test_all_cases_of_published_tables_are_in_their_set():
 def test_the_command_prints_the_table_and_what_measures_it_again(tmp_path):
     record = make_record([timed(11.0)], environment=ENVIRONMENT)
     night = records.Night(
-        id=records.new_id(None), created_utc="2026-01-01T00:00:00Z", case_set="smoke", gpu_model="nvidia-h200",
+        id=new_id(None), created_utc="2026-01-01T00:00:00Z", case_set="smoke", gpu_model="nvidia-h200",
         records=[record.id], verdicts=[], accepted=False, exit_code=0,
     )  # fmt: skip
     for kind, one in (("records", record), ("nights", night)):

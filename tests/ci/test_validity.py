@@ -7,6 +7,7 @@ import pytest
 
 from benchmarks.harness import records
 from benchmarks.harness.drift import drift_pct
+from benchmarks.harness.ids import utc_now
 from ci.exits import Exit
 from ci.validity import disturbances, held_back
 from tests.ci.judged import base_of, judged, named
@@ -60,7 +61,7 @@ def with_controls(controls: list[records.Control]) -> records.Record:
 
 
 def ended_early(num_parts: int = 3, **changes: object) -> records.Attempt:
-    return records.Attempt(created_utc=records.utc_now(), ended="interrupted: SIGINT", num_parts=num_parts, **changes)
+    return records.Attempt(created_utc=utc_now(), ended="interrupted: SIGINT", num_parts=num_parts, **changes)
 
 
 UNSOUND = {

@@ -1,12 +1,9 @@
-import re
-from datetime import datetime
 from pathlib import Path
 
 import msgspec
 import pyarrow.parquet as pq
 import pytest
 
-from benchmarks.harness import records
 from benchmarks.harness import store as store_module
 from benchmarks.harness.errors import CorruptRecordError
 from benchmarks.harness.store import Store, open_store
@@ -257,19 +254,3 @@ def test_nights_are_read_one_by_one_from_the_newest_on(store, monkeypatch):
     night = next(store.newest_first("nvidia-h200"))
 
     assert (night.id, read) == (ids[-2], [{ids[-1]}, {ids[-2]}])
-
-
-def test_ids_of_one_commit_stand_in_the_order_of_time_within_a_second_too(monkeypatch):
-    class Clock(datetime):
-        microseconds = iter((0, 1, 499_999, 500_000, 999_999, 999_999))
-
-        @classmethod
-        def now(cls, tz):
-            return cls(2026, 1, 2, 3, 4, 5, next(cls.microseconds), tz)
-
-    monkeypatch.setattr(records, "datetime", Clock)
-    ids = [records.new_id("0123456789abcdef") for _ in range(6)]
-
-    assert ids[:5] == sorted(ids[:5])
-    assert ids[4] != ids[5]  # 24 bits drawn at random tell hosts apart that end within one microsecond
-    assert re.fullmatch("20260102T030405Z-[0-9a-f]+-f423f[0-9a-f]{6}", ids[5])
