@@ -26,7 +26,7 @@ from benchmarks.providers import (
 from benchmarks.providers.bare import launches_of, num_programs
 from benchmarks.providers.full_state import num_state_pools
 from benchmarks.providers.plan_places import NUM_PLACES, PAGE_BYTES
-from benchmarks.providers.recoverssm import _num_sets
+from benchmarks.providers.recoverssm_calls import count_sets
 from recoverssm import committer, triton_compat
 from recoverssm.triton_compat import KernelLaunch
 
@@ -43,7 +43,7 @@ def tiny(name, num_requests=1):
 @pytest.mark.parametrize("case", SETS["nightly"], ids=str)
 def test_rotated_memory_is_at_least_twice_the_l2(case):
     sizes = base.layer_sizes(case)
-    num_sets, num_conv_sets = _num_sets(case, L2_BYTES)
+    num_sets, num_conv_sets = count_sets(case, L2_BYTES)
     rows = case.num_requests * case.num_layers
 
     assert num_sets * rows * sizes.state_bytes >= 2 * L2_BYTES
