@@ -115,7 +115,7 @@ leg-artifacts: ## what the newest runs of nightly.yml on this branch left on Git
 collected: ## what came into out/leg/store since leg-begin, and the site in $(SITE), as plain files in $(FROM)
 	rm -rf '$(FROM)' && mkdir -p out/leg/store/records out/leg/store/nights '$(FROM)/new'
 	cd out/leg/store && find records nights -type f -newer ../begun -exec cp --parents -t '$(abspath $(FROM))/new' {} +
-	cp -r '$(SITE)' '$(FROM)/site'
+	mkdir '$(FROM)/site' && cd '$(SITE)' && find . -type f -not -path '*/.*' -exec cp --parents -t '$(abspath $(FROM))/site' {} +
 
 publish: ## what was collected in $(FROM): new nights onto the branch perf-history, the site as gh-pages; needs no set-up
 	@$(PYTHON) -m ci.legs.publish '$(FROM)'

@@ -208,12 +208,20 @@ def test_a_remote_that_cannot_be_asked_is_told(git, publish, collected, tmp_path
 def test_make_leaves_what_came_in_since_it_began_and_the_site_as_plain_files(git, tmp_path):
     clone = tmp_path / "clone"
     (clone / "Makefile").write_bytes((ROOT / "Makefile").read_bytes())
-    for command in (["leg-begin"], ["collected"]):
-        if command == ["collected"]:
-            store_nights(clone / "out/leg/store", make_night(2))
-            (clone / "out/site").mkdir()
-            (clone / "out/site/index.html").write_text("page")
-        subprocess.run(["make", *command], cwd=clone, check=True, capture_output=True)
+    subprocess.run(["make", "leg-begin"], cwd=clone, check=True, capture_output=True)
+    store_nights(clone / "out/leg/store", make_night(2))
+    for name in ("index.html", "data/night.js", ".recoverssm-site"):  # that mark is for `reports publish`
+        (clone / "out/site" / name).parent.mkdir(parents=True, exist_ok=True)
+        (clone / "out/site" / name).write_text(name)
 
+    subprocess.run(["make", "collected"], cwd=clone, check=True, capture_output=True)
+
+    left = {path.relative_to(clone / "out/collected").as_posix() for path in (clone / "out/collected").rglob("*.*")}
+    assert {name for name in left if name.startswith("site")} == {"site/index.html", "site/data/night.js"}
     assert len(Store(clone / "out/collected/new").nights()) == 1
-    assert (clone / "out/collected/site/index.html").read_text() == "page"
+    assert ".lock" not in {Path(name).name for name in left}
+
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    subprocess.run(["make", "publish", f"PYTHON={sys.executable} -S"], cwd=clone, env=env, check=True)
+    assert len(git("ls-tree", "-r", "--name-only", "perf-history").split()) == 7
+    assert git("show", "gh-pages:data/night.js") == "data/night.js"
