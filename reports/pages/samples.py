@@ -2,10 +2,11 @@
 
 import hashlib
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -41,12 +42,13 @@ def night_samples(history: History, night: Night) -> dict[str, dict[str, Any]]:
     return {case: {"series": series, "unreadable": unreadable} for case, series in found.items()}
 
 
-def samples_hash(history: History, record_ids: Iterable[str]) -> bytes:
-    """SHA-256 of the tables of these records."""
-    told = hashlib.sha256()
-    for id_ in record_ids:
+def samples_hash(history: History, night: Night) -> bytes:
+    """SHA-256 of all that ``night_samples`` is made of: tables and records of the night, and names of cases."""
+    told = hashlib.sha256(msgspec.json.encode(history.aliases))
+    for record in history.processes(night).records:
+        told.update(record.source)
         try:
-            told.update(hashlib.sha256(_beside(history, id_).read_bytes()).digest())
+            told.update(hashlib.sha256(_beside(history, record.id).read_bytes()).digest())
         except OSError:
             told.update(b"absent")
     return told.digest()

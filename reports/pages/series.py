@@ -5,13 +5,13 @@ One data file per case holds its series; nights and processes stand in the GPU m
 
 import math
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from benchmarks.harness.records import Verdict
+from benchmarks.harness.records import Night, Verdict
 from ci.config import Thresholds, load_thresholds
 from reports import text
 from reports.derive import COMMIT, Series, full_key
@@ -41,8 +41,7 @@ def load(site: Site) -> Content:
         return Content(missing="No night with a readable record is in these stores.")
     names = [model_name(line.model, is_static=line.is_static) for line in lines]
     models = tuple((text.file_slug(line.model), name) for line, name in zip(lines, names, strict=True))
-    parts = [Part(f"series/{line.model}", _inputs(site, line), _data(site, line)) for line in lines]
-    return Content(SeriesView(models), data=parts)
+    return Content(SeriesView(models), data=[part for line in lines for part in _parts(site, line)])
 
 
 PAGE = Page(
@@ -54,30 +53,26 @@ PAGE = Page(
 )
 
 
-def _inputs(site: Site, line: Timeline) -> bytes:
-    """Beside records and nights there are the samples of some."""
-    sampled = set(_sampled(line))
-    ids = [record.id for moment in line.moments if moment.night.id in sampled for record in moment.processes.records]
-    return site.inputs(line.model) + samples_hash(site.history, ids)
+def _parts(site: Site, line: Timeline) -> Iterator[Part]:
+    """All series, and apart from them the samples of each of the newest nights; what was only compiled has none."""
+    sampled = [] if line.is_static else [moment.night for moment in line.moments[-SHOWN_NIGHTS:]]
+    yield Part(f"series/{line.model}", site.inputs(line.model), _data(site, line, {night.id for night in sampled}))
+    for night in sampled:
+        yield Part(f"samples/{night.id}", samples_hash(site.history, night), _samples(site, line.model, night))
 
 
-def _data(site: Site, line: Timeline) -> Iterator[Data]:
+def _data(site: Site, line: Timeline, sampled: Set[str]) -> Iterator[Data]:
     thresholds = load_thresholds()
     slug, keys = text.file_slug(line.model), line.keys()
     files = {case: text.file_slug(case) for case in keys}
-    sampled = set(_sampled(line))
     yield f"{slug}/timeline", {"files": files} | timeline_data(site.history, line, raw=site.raw, sampled=sampled)
     for case, own in keys.items():
         yield f"{slug}/series-{files[case]}", case_series(line, case, own, thresholds, site.steps(line.model))
-    for moment in line.moments:
-        if moment.night.id in sampled:
-            for case, data in night_samples(site.history, moment.night).items():
-                yield f"{slug}/samples/{moment.night.id}/{files[case]}", data
 
 
-def _sampled(line: Timeline) -> list[str]:
-    """Nights whose samples lie on the site: what was only compiled has none."""
-    return [] if line.is_static else [moment.night.id for moment in line.moments[-SHOWN_NIGHTS:]]
+def _samples(site: Site, model: str, night: Night) -> Iterator[Data]:
+    for case, data in night_samples(site.history, night).items():
+        yield f"{text.file_slug(model)}/samples/{night.id}/{text.file_slug(case)}", data
 
 
 def case_series(

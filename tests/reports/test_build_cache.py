@@ -64,15 +64,17 @@ def test_a_rebuild_after_a_night_is_the_site_of_a_first_build(store, tmp_path):
 def test_a_rebuild_reads_new_records_alone_and_makes_no_data_of_a_gpu_without_a_new_night(store, tmp_path, monkeypatch):
     build(store, tmp_path / "site", tmp_path / "cache")
     Generator(store, MODELS[0], NIGHTS, num_cases=2).night(NIGHTS)
-    read, made, framed = [], [], []
-    case_series, check_samples = series.case_series, digests.check_samples
+    read, made, framed, sampled = [], [], [], []
+    case_series, check_samples, night_samples = series.case_series, digests.check_samples, series.night_samples
     monkeypatch.setattr(digests, "decode_record", lambda data: read.append(decode_record(data)) or read[-1])
     monkeypatch.setattr(series, "case_series", lambda line, *rest: made.append(line.model) or case_series(line, *rest))
+    monkeypatch.setattr(series, "night_samples", lambda own, n: sampled.append(n.id) or night_samples(own, n))
     monkeypatch.setattr(digests, "check_samples", lambda path, **how: framed.append(path) or check_samples(path, **how))
 
     build(store, tmp_path / "site", tmp_path / "cache")
 
     assert len(read) == len(framed) == 5
+    assert sampled == [last(store, "nights").stem]
     assert {record.environment.gpu_model for record in read} == set(made) == {MODELS[0]}
 
 
