@@ -20,6 +20,15 @@ from hypothesis import HealthCheck, settings
 
 from ci import evidence
 
+# Commands print the same on every terminal and in every CI: typer reads them when it is imported, which is later.
+# And git, run by a hook that runs the suite, would be told of this repository in all others.
+for name in (
+    *("FORCE_COLOR", "NO_COLOR", "PY_COLORS", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "TERMINAL_WIDTH", "GITHUB_ACTIONS"),
+    *("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"),
+):
+    os.environ.pop(name, None)
+os.environ["COLUMNS"] = "80"
+
 HAS_CUDA = torch.cuda.is_available()
 if not HAS_CUDA:
     os.environ["TRITON_INTERPRET"] = "1"  # read by @triton.jit, so before any kernel module is imported
