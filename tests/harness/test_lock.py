@@ -58,7 +58,7 @@ def test_killed_process_gives_its_lock_back(other: subprocess.Popen, tmp_path: P
     other.kill()
     other.wait()
 
-    with GpuLock(UUID, tmp_path, timeout_s=10, command="second"):
+    with GpuLock(UUID, tmp_path, timeout_s=60, command="second"):
         holder = json.loads((tmp_path / "0d3c.holder.json").read_text())
     assert holder["command"] == "second"
     assert holder["pid"] == os.getpid()
@@ -68,7 +68,7 @@ def test_waiting_run_gets_the_lock_when_the_other_ends(other: subprocess.Popen, 
     assert other.stdin is not None
     other.stdin.close()
 
-    with GpuLock(UUID, tmp_path, timeout_s=10):
+    with GpuLock(UUID, tmp_path, timeout_s=60):
         assert (tmp_path / "0d3c.holder.json").exists()
     assert not (tmp_path / "0d3c.holder.json").exists()
 
