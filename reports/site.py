@@ -184,11 +184,14 @@ class _Files:
         os.utime(path, ns=(facts.st_atime_ns, facts.st_mtime_ns))
 
     def remove_others(self) -> None:
-        """What an earlier build wrote and this one did not."""
+        """What an earlier build wrote and this one did not, and the folders that it leaves empty."""
         for name in OWNED:
-            for path in (self.out / name).rglob("*"):
-                if path.is_file() and path not in self._wanted:
+            for place, _, names in os.walk(self.out / name, topdown=False):
+                folder = Path(place)
+                for path in {folder / own for own in names} - self._wanted:
                     path.unlink()
+                if not any(folder.iterdir()):
+                    folder.rmdir()
         for page in self.out.glob("*.html"):
             if page not in self._wanted:
                 page.unlink()
