@@ -126,7 +126,7 @@ def test_mixed_night_forks_every_second_process(fake_night):
     text = (fake_night.tmp / "progress.txt").read_text()
     assert len(fake_night.started) == 5
     assert len(re.findall("forked", text)) == 2
-    state = State(Plan("id", "smoke", "*", "s", None, ["cpu"], [11, 12, 13], "mixed"), {})
+    state = State(Plan("id", "smoke", "*", "s", None, ["cpu"], [11, 12, 13], fork="mixed"), {})
     assert [state.is_forked(seed) for seed in (11, 12, 13)] == [False, True, False]
 
 
