@@ -82,7 +82,7 @@ def test_asv_stores_every_sample_of_ours_in_seconds(measured):
         found = row(stored(measured, commit), VERIFY)
         samples = [one for one in found["samples"] if one]
         assert len(samples) == 2  # T = 4 in both dtypes; the others were not asked for
-        assert all(len(one) >= 6 and all(1e-6 < value < 1 for value in one) for one in samples)
+        assert all(len(one) >= 6 and all(1e-6 < value < 100 for value in one) for one in samples)
         assert [count for count in found["stats_repeat"] if count] == [len(one) for one in samples]
         assert all(number >= 1 for number in found["stats_number"] if number)
         for value, one in zip(found["result"], found["samples"], strict=True):
