@@ -16,6 +16,9 @@ PROVIDER ?= recoverssm
 
 PY := .venv/bin/python
 STORES = --store $(STORE) $(if $(wildcard reports/history),--store reports/history)
+# What came in is told by names: clocks tell no files of one moment apart, and may be set back.
+STORED = find records nights -type f | LC_ALL=C sort
+SINCE = LC_ALL=C comm -13 ../begun -
 # An empty store gives a page that says so; a GPU host without jinja2 leaves the page to another machine.
 define BUILD_PAGE
 case '$(STORE)' in branch:*) ;; *) mkdir -p '$(STORE)' ;; esac; \
@@ -94,11 +97,11 @@ leg-begin: ## the nights so far (branch perf-history) into out/leg/store, for on
 	    2) echo 'no branch perf-history yet: this night has none before it' ;; \
 	    *) exit 1 ;; \
 	  esac
-	touch out/leg/begun
+	mkdir -p out/leg/store/records out/leg/store/nights
+	cd out/leg/store && $(STORED) > ../begun
 
 leg-end: ## what came into out/leg/store since leg-begin, as out/leg/night.tar.gz
-	mkdir -p out/leg/store/records out/leg/store/nights
-	cd out/leg/store && find records nights -type f -newer ../begun | tar -czf ../night.tar.gz -T -
+	cd out/leg/store && $(STORED) | $(SINCE) | tar -czf ../night.tar.gz -T -
 
 leg-artifacts: ## what the newest runs of nightly.yml on this branch left on GitHub, into out/artifacts/RUN/night-LABEL
 	rm -rf out/artifacts && mkdir -p out/artifacts
@@ -113,8 +116,8 @@ leg-artifacts: ## what the newest runs of nightly.yml on this branch left on Git
 	  } || exit 1; done
 
 collected: ## what came into out/leg/store since leg-begin, and the site in $(SITE), as plain files in $(FROM)
-	rm -rf '$(FROM)' && mkdir -p out/leg/store/records out/leg/store/nights '$(FROM)/new'
-	cd out/leg/store && find records nights -type f -newer ../begun -exec cp --parents -t '$(abspath $(FROM))/new' {} +
+	rm -rf '$(FROM)' && mkdir -p '$(FROM)/new'
+	cd out/leg/store && $(STORED) | $(SINCE) | xargs -r cp --parents -t '$(abspath $(FROM))/new'
 	mkdir '$(FROM)/site' && cd '$(SITE)' && find . -type f -not -path '*/.*' -exec cp --parents -t '$(abspath $(FROM))/site' {} +
 
 publish: ## what was collected in $(FROM): new nights onto the branch perf-history, the site as gh-pages; needs no set-up
