@@ -1,5 +1,7 @@
 """What judges a gate: a head that changes it, renamed and vanished cases, known regressions."""
 
+import datetime as dt
+
 from ci.exits import Exit
 from ci.gate.judge import approve, judge
 from ci.gate.plan import load_plan
@@ -76,7 +78,8 @@ def test_without_an_alias_the_old_name_is_missing_where_each_side_measures_itsel
 
 
 def test_a_known_regression_of_the_base_excuses_the_head(fake_gate):
-    entry = """version = 1
+    today = dt.datetime.now(dt.UTC).date()  # the plan's
+    entry = f"""version = 1
 [[regression]]
 metric = "device_us"
 op = "verify"
@@ -86,8 +89,8 @@ gpu_model = "nvidia-*"
 expected_pct = [8.0, 12.0]
 reason = "the price of a check that everybody wants"
 owner = "maintainers"
-date = "2026-11-01"
-expires = "2027-03-01"
+date = "{today - dt.timedelta(days=30)}"
+expires = "{today + dt.timedelta(days=30)}"
 """
     fake_gate.write("ci/known-regressions.toml", entry)
     base = fake_gate.commit(library())
