@@ -13,6 +13,7 @@ from benchmarks.harness.closed_pipes import outlive_readers
 from benchmarks.harness.command_line import CommandLine
 from benchmarks.harness.errors import StoreError
 from reports.digests import Digests
+from reports.kept import Kept
 from reports.sources import History, read_stores
 from reports.trust_records import TRUST_FOLDER, Trust, read_trust
 
@@ -103,7 +104,6 @@ def build(
     `python -m reports build --store reports/history --format markdown --page trust --out summary.md`
     """
     try:
-        from reports.kept import Kept
         from reports.site import ForeignFolderError, build_site
     except ModuleNotFoundError as error:
         _fail(f"{error}: pip install 'recoverssm[report]', or run: make setup", ENVIRONMENT)
@@ -123,11 +123,7 @@ def build(
         _fail(error, USAGE)
     except OSError as error:
         _fail(f"--out: {error}", ENVIRONMENT)
-    try:
-        digests.save()
-        kept.save()
-    except OSError as error:
-        typer.echo(f"notice: --cache: {error}; the next build reads everything again", err=True)
+    _save(digests, kept)
     if not history.nights:
         typer.echo("notice: no night is recorded in these stores; the page says so", err=True)
     elif not built.num_gpu_nights:
@@ -158,15 +154,15 @@ def today(
     from reports.site import ForeignFolderError, build_today
     from reports.sources import read_newest
 
-    digests = Digests(_cache(out) / "newest")
+    digests = Digests(_cache(out) / "newest-records")
     history = _read(lambda: read_newest(store, nights, digests))
     try:
         index = build_today(history, out, newest=nights, raw=not public)
-        digests.save()
     except ForeignFolderError as error:
         _fail(error, USAGE)
     except OSError as error:
         _fail(f"--out: {error}", ENVIRONMENT)
+    _save(digests)
     typer.echo(index)
     if history.damaged:
         raise typer.Exit(INVALID)
@@ -198,6 +194,14 @@ def publish(
 
 def _cache(out: Path) -> Path:
     return out.resolve().parent / f".{out.resolve().name}.cache"
+
+
+def _save(*caches: Digests | Kept) -> None:
+    try:
+        for cache in caches:
+            cache.save()
+    except OSError as error:
+        typer.echo(f"notice: cache: {error}; the next build reads everything again", err=True)
 
 
 def _write_summary(history: History, trust: Trust, out: Path, pages: list[str]) -> None:

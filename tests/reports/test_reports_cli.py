@@ -45,7 +45,7 @@ def test_build_leaves_its_cache_beside_the_site_and_does_without_one_that_cannot
 
     assert plain[0] == code == 0
     assert sorted(path.name for path in (tmp_path / ".site.cache").iterdir()) == ["parts.json", "records"]
-    assert "notice: --cache: " in output
+    assert "notice: cache: " in output
     assert (tmp_path / "other" / "index.html").is_file()
 
 

@@ -111,6 +111,15 @@ def test_the_command_prints_the_page_and_a_damaged_record_exits_4(tmp_path):
     assert "left out, unreadable: store/records" in result.output
 
 
+def test_a_cache_that_cannot_be_written_is_told_and_fails_nothing(store, tmp_path):
+    (tmp_path / ".site.cache").touch()
+
+    result = CliRunner().invoke(app, ["today", "--store", str(store), "--out", str(tmp_path / "site")])
+
+    assert result.exit_code == 0
+    assert "notice: cache: " in result.output
+
+
 @pytest.mark.long
 def test_what_it_asks_a_server_for_does_not_grow_with_the_years(tmp_path):
     found = []
