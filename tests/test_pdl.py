@@ -123,12 +123,14 @@ def test_an_early_start_changes_neither_form_nor_row_nor_grid(enable_pdl, monkey
     assert "PDL" not in with_row(launch, forms, portable, torch.device("cpu")).constants
 
 
-def test_compiled_for_sm_90_all_but_states_and_gates_comes_after_the_wait():
-    env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"} | {"PYTHONPATH": str(ROOT)}
+def test_compiled_for_sm_90_all_but_states_and_gates_comes_after_the_wait(tmp_path):
+    env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    env |= {"PYTHONPATH": str(ROOT), "TRITON_CACHE_DIR": str(tmp_path)}
     done = subprocess.run(
         [sys.executable, str(ROOT / "tests/compiled_pdl.py")], env=env, text=True, capture_output=True, check=False
     )
     assert done.returncode == 0, done.stderr
+    assert not list(tmp_path.iterdir())  # what was compiled has PTX alone, and nobody else may find it
     # Where the row begins and ends, and its slot; before these the gate's two parameters, if the launch row has it so.
     for (usual, early), num_loads in zip(json.loads(done.stdout), (5, 3), strict=True):
         assert (usual["waits"], early["waits"]) == (0, 2)

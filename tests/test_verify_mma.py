@@ -75,7 +75,7 @@ def _without_tail(launch, products):
 
 
 @pytest.mark.parametrize(("arch", "spec_query_len"), [(103, 9), (90, 8), (90, 9), (90, 10), (90, 16)])
-def test_compilers_fuse_the_same_products_in_every_tiling(arch, spec_query_len, tmp_path):
+def test_compilers_fuse_the_same_products_in_every_tiling(arch, spec_query_len):
     """The emulator fuses none; where a tiling had other ones fused, a row's bits would depend on the batch."""
     launches = []
     for dtype in STATE_DTYPES.values():
@@ -86,8 +86,7 @@ def test_compilers_fuse_the_same_products_in_every_tiling(arch, spec_query_len, 
             early = {"PDL": number % 2 == 1} if FORMS[row.form].has_pdl else {}
             name = str(dtype).removeprefix("torch.")
             launches.append((arch, row.form, name, spec_query_len, {**row.constants, **early}))
-    env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    env |= {"PYTHONPATH": str(ROOT), "TRITON_CACHE_DIR": str(tmp_path)}
+    env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"} | {"PYTHONPATH": str(ROOT)}
     program = [sys.executable, "-m", "tests.compiled_verify", json.dumps(launches)]
     done = subprocess.run(program, cwd=ROOT, env=env, check=True, text=True, capture_output=True)
     found = json.loads(done.stdout)
