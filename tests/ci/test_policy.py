@@ -248,7 +248,7 @@ def test_entries_that_nobody_needs_are_named(known_of, aliases_of):
 
 def test_the_doctor_names_them(monkeypatch, known_of):
     today = dt.datetime.now(dt.UTC).date()  # the doctor's
-    entry = ENTRY.replace("2026-11-01", str(today)).replace("2026-12-31", str(today + dt.timedelta(days=30)))
+    entry = ENTRY.replace("2026-12-31", str(today + dt.timedelta(days=30))).replace("2026-11-01", str(today))
     known = known_of(entry.replace(CASE, "gone"))
     monkeypatch.setattr("ci.policy.load_policy", lambda: replace(load_policy(), known=known))
 
