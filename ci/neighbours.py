@@ -1,5 +1,6 @@
 """``ci neighbours``: each GPU of a host measured alone, then all at once, and what that does to every series."""
 
+import math
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -9,7 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from benchmarks.harness.records import Record
-from benchmarks.harness.stats.verdict import Limits, compare
+from benchmarks.harness.stats.paired import estimate
 from benchmarks.harness.store import open_store
 
 from .config import EXACT_CONTRACTS
@@ -19,23 +20,26 @@ from .nightly import Result, run_nightly
 from .options import Options
 from .session import STATE_FILE, load
 
-MIN_PROCESSES = 2  # on both sides of a ratio with an interval
+MIN_PAIRS = 2  # of a ratio with an interval
 NO_EFFECT_PCT = 1.0  # two processes of one kernel on one card differ by up to half of it (docs/measuring.md)
 SHOWN = 20
 Series = tuple[str, ...]  # metric, op, provider, case, contract; of a control "control", its name
-_LIMITS = Limits(2.0, 0.5)  # the interval does not depend on them
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One series, of one GPU or between two: how much longer, in percent of the geometric means, with 95 % interval."""
+    """One series, of one GPU or between two: how much longer, in percent, with standard error and 95 % interval.
+
+    Of processes with the same seed, and so inputs, order of cases and placement, by which they differ most.
+    """
 
     gpu: str
     series: Series
     change_pct: float
+    error_pct: float
     low_pct: float
     high_pct: float
-    processes: tuple[int, int]
+    pairs: int
 
     @property
     def is_clear(self) -> bool:
@@ -47,9 +51,10 @@ class Change:
             "gpu": self.gpu,
             "series": "/".join(self.series),
             "change_pct": self.change_pct,
+            "error_pct": self.error_pct,
             "low_pct": self.low_pct,
             "high_pct": self.high_pct,
-            "processes": list(self.processes),
+            "pairs": self.pairs,
         }
 
 
@@ -86,29 +91,34 @@ def measure_neighbours(options: Options, console: Console) -> Found:
     return Found(
         code=min([*codes, Exit.PASS], key=WORST_FIRST.index),
         nights=[night for name in done for night in _night_ids(options, name)],
-        beside=[change for gpu in alone for change in changes(gpu, alone[gpu], beside.get(gpu, []))],
+        beside=[change for gpu in alone for change in changes(gpu, alone[gpu], beside.get(gpu, {}))],
         between=_between(alone),
         cards={
-            f"{gpu} {name}": _card(r)
+            f"{gpu} {name}": _card(list(records.values()))
             for name, some in (("alone", alone), ("beside", beside))
-            for gpu, r in some.items()
+            for gpu, records in some.items()
         },
         messages=[line for result in done.values() if result for line in result.messages],
     )
 
 
-def changes(gpu: str, base: Sequence[Record], records: Sequence[Record]) -> list[Change]:
-    """Of every series that both have at least two processes of; the largest first."""
+def changes(gpu: str, base: Mapping[int, Record], records: Mapping[int, Record]) -> list[Change]:
+    """Of every series that at least two pairs of processes have, by their seeds; the largest first."""
     before, after = _values(base), _values(records)
     found = []
     for series in before.keys() & after.keys():
         old, new = before[series], after[series]
-        if min(len(old), len(new)) >= MIN_PROCESSES:
-            evidence = compare(new, old, _LIMITS)
-            ratio = statistics.geometric_mean(new) / statistics.geometric_mean(old)
-            sizes = (len(old), len(new))
-            found.append(Change(gpu, series, 100 * (ratio - 1), evidence.low_pct, evidence.high_pct, sizes))
+        ratios = [math.log(new[seed] / old[seed]) for seed in old.keys() & new.keys()]
+        if len(ratios) >= MIN_PAIRS:
+            e = estimate(ratios)
+            error = 100 * e.sd / math.sqrt(e.n)
+            found.append(Change(gpu, series, _pct(e.mean), error, _pct(e.low), _pct(e.high), e.n))
     return sorted(found, key=lambda change: (-abs(change.change_pct), change.series))
+
+
+def between_gpus_pct(found: Sequence[Change]) -> float:
+    """Standard deviation between GPUs that the differences of pairs of them show, beyond their own errors."""
+    return math.sqrt(max(0.0, statistics.fmean((c.change_pct**2 - c.error_pct**2) / 2 for c in found)))
 
 
 def show(found: Found, console: Console) -> None:
@@ -125,7 +135,9 @@ def show(found: Found, console: Console) -> None:
             middle = statistics.median(change.change_pct for change in group)
             clear = sum(change.is_clear for change in group)
             worst = f"largest {group[0].change_pct:+.2f} %"
-            lines.append(f"{gpu} {contract}, {title}: median {middle:+.2f} %, {worst}, {clear} of {len(group)} clear")
+            line = f"{gpu} {contract}, {title}: median {middle:+.2f} %, {worst}, {clear} of {len(group)} clear"
+            spread = f"; standard deviation between GPUs {between_gpus_pct(group):.2f} %"
+            lines.append(line + (spread if some is found.between else ""))
         lines += [
             f"  {change.gpu} {'/'.join(change.series)}: {change.change_pct:+.2f} % "
             f"({change.low_pct:+.2f}..{change.high_pct:+.2f})"
@@ -155,10 +167,13 @@ def _night(options: Options, console: Console) -> Result | None:
     return run_nightly(replace(options, resume=(options.out / STATE_FILE).exists() and options.resume), console)
 
 
-def _records(options: Options, name: str) -> dict[str, list[Record]]:
+def _records(options: Options, name: str) -> dict[str, dict[int, Record]]:
+    """By GPU and seed."""
     state, store = load(options.out / name), open_store(options.store, writable=False)
     assert state is not None  # the night wrote it
-    return {gpu: store.records(list(state.records.get(gpu, {}).values())) for gpu in state.plan.gpus}
+    of_gpus = {gpu: state.records.get(gpu, {}) for gpu in state.plan.gpus}
+    found = {record.id: record for record in store.records({n for names in of_gpus.values() for n in names.values()})}
+    return {gpu: {seed: found[name] for seed, name in names.items() if name in found} for gpu, names in of_gpus.items()}
 
 
 def _night_ids(options: Options, name: str) -> list[str]:
@@ -166,24 +181,24 @@ def _night_ids(options: Options, name: str) -> list[str]:
     return state.night_ids if state else []
 
 
-def _values(records: Sequence[Record]) -> Mapping[Series, list[float]]:
-    values: dict[Series, list[float]] = defaultdict(list)
-    for record in records:
+def _values(records: Mapping[int, Record]) -> Mapping[Series, Mapping[int, float]]:
+    values: dict[Series, dict[int, float]] = defaultdict(dict)
+    for seed, record in records.items():
         for item in record.measurements:
             if item.contract not in EXACT_CONTRACTS and item.status == "ok" and item.value:
-                values[item.key].append(item.value)
+                values[item.key][seed] = item.value
         for control in record.controls:
             if control.when == "start":
-                values["control", control.name].append(control.median_us)
+                values["control", control.name][seed] = control.median_us
     return values
 
 
-def _between(alone: Mapping[str, Sequence[Record]]) -> list[Change]:
+def _between(alone: Mapping[str, Mapping[int, Record]]) -> list[Change]:
     firsts: dict[str, str] = {}
     found = []
     for gpu, records in alone.items():
         if records:
-            first = firsts.setdefault(records[0].environment.gpu_model, gpu)
+            first = firsts.setdefault(next(iter(records.values())).environment.gpu_model, gpu)
             found += changes(f"{gpu} / {first}", alone[first], records) if first != gpu else []
     return found
 
@@ -203,3 +218,7 @@ def _card(records: Sequence[Record]) -> dict[str, Any]:
     names = ("sm_clock_mhz_median", "power_w_median", "power_w_max", "temperature_c_max")
     facts = {name: middle(name) for name in names}
     return {**facts, "throttle_us": dict(throttled), "neighbours": max((r.neighbours for r in records), default=0)}
+
+
+def _pct(log_ratio: float) -> float:
+    return 100 * math.expm1(log_ratio)

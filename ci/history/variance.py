@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from benchmarks.harness.record_files import samples_path
-from benchmarks.harness.records import Night, Record
+from benchmarks.harness.records import Record
 from benchmarks.harness.samples import is_thinned
 from benchmarks.harness.stats.variance import Components, Process, components, pooled_sd_pct
 from ci.config import load_thresholds
@@ -96,16 +96,10 @@ class Table:
 
 
 @dataclass(slots=True)
-class _Occasion:
-    night: Night
-    records: list[Record]
-
-
-@dataclass(slots=True)
 class _Group:
-    """What was measured of one code in one environment: the nights, and what does not count with the reason."""
+    """What was measured of one code in one environment: by night and card, and what does not count with the reason."""
 
-    occasions: list[_Occasion] = field(default_factory=list)
+    occasions: dict[tuple[str, str | None], list[Record]] = field(default_factory=dict)
     nights: set[str] = field(default_factory=set)
     left_out: dict[str, str] = field(default_factory=dict)
 
@@ -121,9 +115,10 @@ def variance(
 ) -> Table:
     """Components of the series that fit the globs, from every sample that counts, of the newest nights.
 
-    Nights are occasions. Only nights of one environment and of one source hash are put together, the newest such group
-    of each GPU model that has the most nights: what else differs between nights would count as noise. Processes whose
-    controls disagree are left out and named, whatever was known of that when their night was judged.
+    A night is an occasion; of a night on several GPUs, each card's part is one. Only nights of one environment and of
+    one source hash are put together, the newest such group of each GPU model that has the most occasions: what else
+    differs between nights would count as noise. Processes whose controls disagree are left out and named, whatever was
+    known of that when their night was judged.
 
     Args:
         across_code: put nights of different sources together all the same, when it is known that the code in question
@@ -142,7 +137,7 @@ def variance(
     return table
 
 
-def _occasions(history: Stored[Record], model: str, across_code: bool, notes: list[str]) -> list[_Occasion]:
+def _occasions(history: Stored[Record], model: str, across_code: bool, notes: list[str]) -> list[list[Record]]:
     limit_pct = load_thresholds().statistics.drift_limit_pct
     groups: dict[Any, _Group] = {}
     for night in history.of(model):
@@ -155,9 +150,7 @@ def _occasions(history: Stored[Record], model: str, across_code: bool, notes: li
             if why := unsound.get(record.id) or _why_thinned(history, record):
                 group.left_out[record.id] = why
                 continue
-            if not group.occasions or group.occasions[-1].night is not night:
-                group.occasions.append(_Occasion(night, []))
-            group.occasions[-1].records.append(record)
+            group.occasions.setdefault((night.id, record.silicon.gpu_uuid), []).append(record)
     if not groups:
         return []
     best = max(groups.values(), key=lambda group: (len(group.occasions), max(group.nights)))
@@ -165,7 +158,7 @@ def _occasions(history: Stored[Record], model: str, across_code: bool, notes: li
     others = len(history.of(model)) - len(best.nights)
     if others:
         notes.append(f"{model}: {others} nights of another environment or other sources are left out")
-    return best.occasions
+    return list(best.occasions.values())
 
 
 def _why_thinned(history: Stored[Record], record: Record) -> str:
@@ -174,22 +167,22 @@ def _why_thinned(history: Stored[Record], record: Record) -> str:
 
 
 def _spreads(
-    history: Stored[Record], model: str, occasions: Sequence[_Occasion], case: str, metric: str
+    history: Stored[Record], model: str, occasions: Sequence[list[Record]], case: str, metric: str
 ) -> list[Spread]:
     place = {
         str(history.paths[record.id].with_suffix(".parquet")): index
         for index, occasion in enumerate(occasions)
-        for record in occasion.records
+        for record in occasion
     }
     # A series that was refused keeps its samples, so that people can look at them; they are no measurement.
     counts = {
         (str(history.paths[record.id].with_suffix(".parquet")), *item.key)
         for occasion in occasions
-        for record in occasion.records
+        for record in occasion
         for item in record.measurements
         if item.status == "ok"
     }
-    num_requests = {c.name: c.num_requests for occasion in occasions for r in occasion.records for c in r.cases}
+    num_requests = {c.name: c.num_requests for occasion in occasions for r in occasion for c in r.cases}
     nested: dict[SeriesKey, list[list[Process]]] = {}
     medians: dict[SeriesKey, list[list[float]]] = {}
     sums = _sums(list(place))

@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from benchmarks.harness.record_files import encode
+from benchmarks.harness.records import Silicon
 from benchmarks.harness.samples import SCHEMA
 from ci.__main__ import app
 from ci.exits import Exit, MissingDataError, UsageError
@@ -107,6 +108,17 @@ def test_a_process_whose_controls_disagree_is_left_out_though_an_old_night_count
 def test_a_process_that_a_night_left_out_counts_where_its_controls_agree(tmp_path):
     """A night's verdict is judged by the limits of its day; the spread of all nights by one."""
     assert spread_of(ask(tmp_path, leave_out(make_night(1, levels=LEVELS)))).num_processes == 3
+
+
+def test_each_card_of_a_night_on_several_is_an_occasion(tmp_path):
+    made = make_night(1, levels=[*LEVELS, *(level + 20 for level in LEVELS)])
+    cards = [Silicon(gpu_uuid=uuid) for uuid in ["GPU-1"] * 3 + ["GPU-2"] * 3]
+    of_cards = [msgspec.structs.replace(r, silicon=card) for r, card in zip(made.records, cards, strict=True)]
+
+    found = spread_of(ask(tmp_path, MadeNight(made.night, of_cards)))
+
+    assert found.num_occasions == 2
+    assert found.process_sd_pct == pytest.approx(100 * 2.0 / 110)
 
 
 def test_nights_of_the_same_code_are_occasions(tmp_path):

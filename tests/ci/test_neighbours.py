@@ -10,7 +10,7 @@ from rich.console import Console
 from benchmarks.harness.records import MonitorSummary
 from ci.exits import Exit, MissingDataError
 from ci.gpus import Gpu
-from ci.neighbours import as_json, measure_neighbours, show
+from ci.neighbours import Change, as_json, between_gpus_pct, changes, measure_neighbours, show
 from tests.ci.nights import CONTROLS, QUIET, make_records
 
 GPUS = [Gpu("GPU-1", "NVIDIA H200"), Gpu("GPU-2", "NVIDIA H200")]
@@ -52,6 +52,27 @@ def test_what_neighbours_do_is_told_for_each_gpu_with_its_interval(host):
     assert [c.gpu for c in found.between if c.is_clear] == ["GPU-2 / GPU-1"]
 
 
+def test_what_a_seed_does_to_both_nights_is_no_scatter(host):
+    """Placement and inputs go with the seed, and processes differ by them most."""
+    by_seed = {seed: 100.0 + 3 * place for place, seed in enumerate((11, 12, 13, 14, 15))}
+
+    def night(factor):
+        return {seed: make_records([value * factor])[0] for seed, value in by_seed.items()}
+
+    (found,) = [c for c in changes("GPU-1", night(1.0), night(1.02)) if c.series[0] == "device_us"]
+
+    assert (found.change_pct, found.low_pct, found.high_pct) == pytest.approx((2.0, 2.0, 2.0))
+    assert found.is_clear
+
+
+def test_what_gpus_differ_by_is_a_standard_deviation_beyond_the_errors_of_pairs():
+    apart = [Change("GPU-2 / GPU-1", ("device_us",), x, 0.1, 0.0, 0.0, 5) for x in (0.3, -0.5)]
+    alike = [Change("GPU-2 / GPU-1", ("device_us",), 0.1, 0.2, 0.0, 0.0, 5)]
+
+    assert between_gpus_pct(apart) == pytest.approx(((0.09 + 0.25 - 0.02) / 4) ** 0.5)
+    assert between_gpus_pct(alike) == 0.0
+
+
 def test_result_is_shown_and_written_as_json(host, capsys):
     host.prepare(make_records(QUIET * 2) + make_records(QUIET * 2))
     found = measure(host)
@@ -77,7 +98,7 @@ def test_interrupted_it_goes_on_with_what_is_missing(host):
 
     assert found.code == Exit.PASS
     assert 10 < begun < 20
-    assert {change.processes for change in found.beside} == {(5, 5)}
+    assert {change.pairs for change in found.beside} == {5}
 
 
 def test_one_gpu_has_no_neighbour(host, monkeypatch):
