@@ -51,12 +51,12 @@ def _verify_wgmma_kernel(
     state_indices_ptr,
     lower_bound,
     query_scale,
-    stride_q_token,
-    stride_k_token,
-    stride_v_token,
-    stride_gate_token,
-    stride_beta_token,
-    stride_out_token,
+    stride_q_token: gl.constexpr,
+    stride_k_token: gl.constexpr,
+    stride_v_token: gl.constexpr,
+    stride_gate_token: gl.constexpr,
+    stride_beta_token: gl.constexpr,
+    stride_out_token: gl.constexpr,
     stride_state_slot,
     stride_correction_row,
     stride_key_gate_row,
@@ -122,7 +122,7 @@ def _verify_wgmma_kernel(
     loaded: gl.constexpr = gl.DotOperandLayout(0, mma, 4 if FP32 else 8)
     offs_r = gl.arange(0, 64, gl.SliceLayout(1, loaded))[:, None]
     offs_c = gl.arange(0, KK, gl.SliceLayout(0, loaded))[None, :]
-    state_ptrs = state_ptr + slot * stride_state_slot + (pid_h * V + pid_v * BV) * K + (offs_r * K + offs_c)
+    state_ptrs = state_ptr + slot * stride_state_slot + (pid_h * V + pid_v * BV) * K + offs_r * K + offs_c
     chunks = ()
     if PDL or not STAGED:
         for i in gl.static_range(AHEAD * KC):
@@ -137,20 +137,21 @@ def _verify_wgmma_kernel(
     own_place: gl.constexpr = gl.BlockedLayout([1, 1], [1, 32], [1, 4], [1, 0])
     tail_k = channel(gl.arange(0, K, gl.SliceLayout(0, own_place)), ITEM_BITS)[None, :]
     head_k = pid_h * K
+    K_TOKEN: gl.constexpr = 2 * K if RECORDED else stride_k_token
+    GATE_TOKEN: gl.constexpr = 2 * K if RECORDED else stride_gate_token
     q_head_ptr = q_ptr + first_token * stride_q_token + head_k
     record_ptr = key_gate_ptr + record * stride_key_gate_row + pid_h * T * 2 * K
     if RECORDED:
         k_head_ptr, gate_head_ptr = record_ptr, record_ptr + K
-        stride_k_token, stride_gate_token = 2 * K, 2 * K
     else:
         k_head_ptr = k_ptr + first_token * stride_k_token + head_k
         gate_head_ptr = raw_gate_ptr + first_token * stride_gate_token + head_k
     if not STAGED:
-        raw_gate = gl.load(gate_head_ptr + offs_t * stride_gate_token + offs_k, mask_t, 0.0)
-        key = gl.load(k_head_ptr + offs_t * stride_k_token + offs_k, mask_t, 0.0)
-        query = gl.load(q_head_ptr + offs_t * stride_q_token + offs_k, mask_t, 0.0)
-        tail_gates = load_tail(gate_head_ptr, stride_gate_token, query_len, tail_k, R)
-        tail_keys = load_tail(k_head_ptr, stride_k_token, query_len, tail_k, R)
+        raw_gate = gl.load(gate_head_ptr + offs_k + offs_t * GATE_TOKEN, mask_t, 0.0)
+        key = gl.load(k_head_ptr + offs_k + offs_t * K_TOKEN, mask_t, 0.0)
+        query = gl.load(q_head_ptr + offs_k + offs_t * stride_q_token, mask_t, 0.0)
+        tail_gates = load_tail(gate_head_ptr, GATE_TOKEN, query_len, tail_k, R)
+        tail_keys = load_tail(k_head_ptr, K_TOKEN, query_len, tail_k, R)
         tail_queries = load_tail(q_head_ptr, stride_q_token, query_len, tail_k, R)
     if not GATE_FIRST:
         gate_scale = gl.exp(gl.load(A_log_ptr + pid_h))
@@ -163,7 +164,7 @@ def _verify_wgmma_kernel(
     mask_n = (offs_tn < query_len)[:, None]
     token_n = offs_tn[:, None]
     if not STAGED:
-        key_n = gl.load(k_head_ptr + token_n * stride_k_token + offs_n, mask_n, 0.0)
+        key_n = gl.load(k_head_ptr + token_n * K_TOKEN + offs_n, mask_n, 0.0)
         query_n = gl.load(q_head_ptr + token_n * stride_q_token + offs_n, mask_n, 0.0)
     beta_ptrs = raw_beta_ptr + first_token * stride_beta_token + pid_h + offs_tn * stride_beta_token
     raw_beta = gl.load(beta_ptrs, offs_tn < query_len, 0.0).to(gl.float32)
@@ -175,8 +176,8 @@ def _verify_wgmma_kernel(
         key_s = gl.allocate_shared_memory(k_ptr.dtype.element_ty, [TN, K], plain)
         query_s = gl.allocate_shared_memory(q_ptr.dtype.element_ty, [TN, K], plain)
         gate_s = gl.allocate_shared_memory(raw_gate_ptr.dtype.element_ty, [TN, K], plain)
-        copy_tokens(gate_s, gate_head_ptr, stride_gate_token, query_len, vectors)
-        copy_tokens(key_s, k_head_ptr, stride_k_token, query_len, vectors)
+        copy_tokens(gate_s, gate_head_ptr, GATE_TOKEN, query_len, vectors)
+        copy_tokens(key_s, k_head_ptr, K_TOKEN, query_len, vectors)
         copy_tokens(query_s, q_head_ptr, stride_q_token, query_len, vectors)
         copy_tokens(values_s, v_head_ptr, stride_v_token, query_len, of_values)
         async_copy.commit_group()
@@ -192,7 +193,7 @@ def _verify_wgmma_kernel(
         gate_n = gate_s.load(vectors)
         query_n = query_s.load(vectors)
     else:
-        gate_n = gl.load(gate_head_ptr + token_n * stride_gate_token + offs_n, mask_n, 0.0)
+        gate_n = gl.load(gate_head_ptr + token_n * GATE_TOKEN + offs_n, mask_n, 0.0)
         # Values through shared memory, since loads of theirs behind the product would wait for the L2 once more.
         offs_vt = gl.arange(0, TN, gl.SliceLayout(1, of_values))[:, None]
         offs_vv = gl.arange(0, BV, gl.SliceLayout(0, of_values))[None, :]

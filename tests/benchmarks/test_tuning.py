@@ -117,6 +117,7 @@ def test_candidates_name_every_constant_of_their_kernel_and_no_other(op):
     for candidate in known_candidates(op):
         parameters = inspect.signature(FORMS[op][candidate.form].kernel.fn).parameters.values()
         constants = {parameter.name for parameter in parameters if "constexpr" in str(parameter.annotation)}
+        constants = {name for name in constants if not name.startswith("stride_")}  # those come with the tensors
 
         assert candidate.constants.keys() - {"num_warps", "maxnreg"} == constants - common, candidate
 
