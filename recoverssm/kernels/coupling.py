@@ -96,24 +96,35 @@ def split_tokens(x):
 
 
 @gluon.jit
-def left_fragments(x, mma: gl.constexpr):
-    """[4, M, 32] as loaded, 16 bytes a thread, to the fragments of a tf32 product, its channels renamed."""
+def left_fragments(x, mma: gl.constexpr, IN_ORDER: gl.constexpr):
+    """[4, M, 32] as loaded to the fragments of a tf32 product.
+
+    IN_ORDER: it was loaded as such. Else a thread has 16 bytes of a row, and channels are renamed.
+    """
     M: gl.constexpr = x.shape[1]
     KQ: gl.constexpr = x.shape[2]
-    x = gl.reshape(gl.permute(gl.reshape(x, [4, M, KQ // 16, 4, 4]), (0, 1, 2, 4, 3)), [4, M, KQ])
+    if not IN_ORDER:
+        x = gl.reshape(gl.permute(gl.reshape(x, [4, M, KQ // 16, 4, 4]), (0, 1, 2, 4, 3)), [4, M, KQ])
     return gl.convert_layout(x, gl.DotOperandLayout(0, mma, 1), assert_trivial=True)
 
 
 @gluon.jit
-def coupling_sums(left_lead, left_rest, right_s, mma: gl.constexpr):
+def right_fragments(right_s, mma: gl.constexpr, IN_ORDER: gl.constexpr):
+    """[4, N, 32] in shared memory as the other operand of such a product."""
+    N: gl.constexpr = right_s.shape[1]
+    KQ: gl.constexpr = right_s.shape[2]
+    right = right_s.permute((0, 2, 1)).load(gl.DotOperandLayout(1, mma, 1 if IN_ORDER else 4))
+    if not IN_ORDER:
+        right = gl.reshape(gl.permute(gl.reshape(right, [4, KQ // 16, 4, 4, N]), (0, 1, 3, 2, 4)), [4, KQ, N])
+    return gl.convert_layout(right, gl.DotOperandLayout(1, mma, 1), assert_trivial=True)
+
+
+@gluon.jit
+def coupling_sums(left_lead, left_rest, right_s, mma: gl.constexpr, IN_ORDER: gl.constexpr):
     """Sums over a quarter of the channels of left [4, M, 32] times right [4, N, 32]: [4, M, N], three tf32 products."""
     M: gl.constexpr = left_lead.shape[1]
     N: gl.constexpr = right_s.shape[1]
-    KQ: gl.constexpr = right_s.shape[2]
-    right = right_s.permute((0, 2, 1)).load(gl.DotOperandLayout(1, mma, 4))
-    right = gl.reshape(gl.permute(gl.reshape(right, [4, KQ // 16, 4, 4, N]), (0, 1, 3, 2, 4)), [4, KQ, N])
-    right = gl.convert_layout(right, gl.DotOperandLayout(1, mma, 1), assert_trivial=True)
-    right_lead, right_rest = tf32_parts(right)
+    right_lead, right_rest = tf32_parts(right_fragments(right_s, mma, IN_ORDER))
     small = mma_tf32(left_rest, right_lead, gl.zeros([4, M, N], gl.float32, mma))
     small = mma_tf32(left_lead, right_rest, small)
     return mma_tf32(left_lead, right_lead, small)

@@ -76,9 +76,9 @@ def store_tail(
 @gluon.jit
 def tail_coupling_sums(right_s, tail_right_s, mma: gl.constexpr):
     """How all keys meet the tail's probes, by quarters of the channels: [4, 16, 8]."""
-    left = left_fragments(right_s.load(gl.DotOperandLayout(0, mma, 4)), mma)
+    left = left_fragments(right_s.load(gl.DotOperandLayout(0, mma, 4)), mma, False)
     left_lead, left_rest = tf32_parts(left)
-    return coupling_sums(left_lead, left_rest, tail_right_s, mma)
+    return coupling_sums(left_lead, left_rest, tail_right_s, mma, False)
 
 
 @gluon.jit

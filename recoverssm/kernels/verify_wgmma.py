@@ -229,7 +229,11 @@ def _verify_wgmma_kernel(
     probes_s, third_s = shared_probes(key_probe, query_probe, ITEM_BITS)
 
     # Couplings of the tokens: what the keys before it add to a probe.
-    swizzled: gl.constexpr = gl.SwizzledSharedLayout(16, 1, 2, [2, 1, 0])
+    # Channels of these products keep their order, so that matrices of 8 rows of 16 bytes are loaded as fragments
+    # (ldmatrix); not with a tail, whose rows are fewer.
+    IN_ORDER: gl.constexpr = R == 0
+    K_WIDTH: gl.constexpr = 1 if IN_ORDER else 4
+    swizzled: gl.constexpr = gl.SwizzledSharedLayout(4 if IN_ORDER else 16, 1, 8 if IN_ORDER else 2, [2, 1, 0])
     SHARED_PROBES: gl.constexpr = FP32 and not CAUSAL_BLOCKS
     NUM_RIGHT: gl.constexpr = 2 * TP if CAUSAL_BLOCKS else TP
     right_s = gl.allocate_shared_memory(gl.float32, [4, NUM_RIGHT + TN - TP, K // 4], swizzled)
@@ -312,18 +316,19 @@ def _verify_wgmma_kernel(
     coupled: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [4, 1, 1], [1, 16, 8])
     if SHARED_PROBES:
         as_left: gl.constexpr = gl.DistributedLinearLayout(
-            [[0, 1], [0, 2], [8, 0], [0, 16]] + ([[16, 0]] if TP == 16 else []),
-            [[0, 4], [0, 8], [1, 0], [2, 0], [4, 0]],
+            ([[8, 0], [0, 4], [0, 8], [0, 16]] if IN_ORDER else [[0, 1], [0, 2], [8, 0], [0, 16]])
+            + ([[16, 0]] if TP == 16 else []),
+            [[0, 1 if IN_ORDER else 4], [0, 2 if IN_ORDER else 8], [1, 0], [2, 0], [4, 0]],
             [[0, 32], [0, 64]],
             [],
             [2 * TP, K],
         )
-        left_lead = left_fragments(split_tokens(probes_s.slice(0, 2 * TP).load(as_left)), coupled)
-        left_rest = left_fragments(split_tokens(probes_s.slice(2 * TP, 2 * TP).load(as_left)), coupled)
+        left_lead = left_fragments(split_tokens(probes_s.slice(0, 2 * TP).load(as_left)), coupled, IN_ORDER)
+        left_rest = left_fragments(split_tokens(probes_s.slice(2 * TP, 2 * TP).load(as_left)), coupled, IN_ORDER)
     else:
-        left = left_fragments(left_s.load(gl.DotOperandLayout(0, coupled, 4)), coupled)
+        left = left_fragments(left_s.load(gl.DotOperandLayout(0, coupled, K_WIDTH)), coupled, IN_ORDER)
         left_lead, left_rest = tf32_parts(left)
-    sums = coupling_sums(left_lead, left_rest, coupled_s, coupled)
+    sums = coupling_sums(left_lead, left_rest, coupled_s, coupled, IN_ORDER)
     if STAGED:  # where what they are made of was
         sums_s = gl.allocate_shared_memory(gl.float32, [4, 2 * TP, NUM_RIGHT], flat3)
     sums_s.store(sums)
@@ -331,9 +336,9 @@ def _verify_wgmma_kernel(
         tail_sums_s = gl.allocate_shared_memory(gl.float32, [4, TN, 8], flat3)
         tail_sums_s.store(tail_coupling_sums(right_s, tail_right_s, coupled))
     if CAUSAL_BLOCKS and TP == 16:
-        left = left_fragments(far_left_s.load(gl.DotOperandLayout(0, coupled, 4)), coupled)
+        left = left_fragments(far_left_s.load(gl.DotOperandLayout(0, coupled, K_WIDTH)), coupled, IN_ORDER)
         left_lead, left_rest = tf32_parts(left)
-        far_sums = coupling_sums(left_lead, left_rest, far_right_s, coupled)
+        far_sums = coupling_sums(left_lead, left_rest, far_right_s, coupled, IN_ORDER)
         far_sums_s = gl.allocate_shared_memory(gl.float32, [4, 2 * TP, TP], flat3, far_sums)
     quarters: gl.constexpr = gl.BlockedLayout([4, 1, TP // 8], [1, 4, 8], [1, 4, 1], [2, 1, 0])
     pairs: gl.constexpr = gl.SliceLayout(0, quarters)
