@@ -26,6 +26,16 @@ def tf32_parts(x):
 
 
 @gluon.jit
+def cut_parts(x):
+    """The same with the leading part cut: a step less, and as good where the other operand's is rounded.
+
+    Then the dropped products, of two rests, have either sign.
+    """
+    lead = (x.to(gl.int32, bitcast=True) & -0x2000).to(gl.float32, bitcast=True)
+    return lead, x - lead
+
+
+@gluon.jit
 def halves(x):
     """First and second half of the columns of x, in registers."""
     half: gl.constexpr = x.shape[1] // 2
@@ -121,10 +131,13 @@ def right_fragments(right_s, mma: gl.constexpr, IN_ORDER: gl.constexpr):
 
 @gluon.jit
 def coupling_sums(left_lead, left_rest, right_s, mma: gl.constexpr, IN_ORDER: gl.constexpr):
-    """Sums over a quarter of the channels of left [4, M, 32] times right [4, N, 32]: [4, M, N], three tf32 products."""
+    """Sums over a quarter of the channels of left [4, M, 32] times right [4, N, 32]: [4, M, N], three tf32 products.
+
+    The parts of the left operand must be rounded.
+    """
     M: gl.constexpr = left_lead.shape[1]
     N: gl.constexpr = right_s.shape[1]
-    right_lead, right_rest = tf32_parts(right_fragments(right_s, mma, IN_ORDER))
+    right_lead, right_rest = cut_parts(right_fragments(right_s, mma, IN_ORDER))
     small = mma_tf32(left_rest, right_lead, gl.zeros([4, M, N], gl.float32, mma))
     small = mma_tf32(left_lead, right_rest, small)
     return mma_tf32(left_lead, right_lead, small)

@@ -7,7 +7,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma, warpgroup_mma_wait
 
-from recoverssm.kernels.coupling import below, halves, tf32_parts
+from recoverssm.kernels.coupling import below, cut_parts, halves, tf32_parts
 from recoverssm.kernels.gluon_compat import async_load
 
 
@@ -139,7 +139,7 @@ def probe_slice(
         chunk = chunks[I * KC + j]
         places = probes_s.slice(j * KK, KK, dim=1)
         if FP32:
-            lead, rest = tf32_parts(chunk)
+            lead, rest = cut_parts(chunk)
             both = warpgroup_mma(as_fragments(lead, a_wide), places.permute((1, 0)), both, use_acc=j > 0, is_async=True)
             small = warpgroup_mma(
                 as_fragments(rest, a_narrow),
