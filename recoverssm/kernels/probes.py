@@ -84,6 +84,14 @@ def prefetch(state_ptr, offset, first_row, FIRST: gl.constexpr, END: gl.constexp
 
 
 @gluon.jit
+def to_bf16(x):
+    """The nearest bf16 numbers; a thread's elements, an even number, two at a time."""
+    return gl.inline_asm_elementwise(
+        "cvt.rn.bf16x2.f32 $0, $2, $1;", "=r,f,f", [x], dtype=gl.bfloat16, is_pure=True, pack=2
+    )
+
+
+@gluon.jit
 def shared_probes(key_probe, query_probe, ITEM_BITS: gl.constexpr):
     """Probes [T, K] in parts, those of keys first, to shared memory: two parts [4 T, K] and, of 16 bits, a third one.
 
@@ -91,22 +99,20 @@ def shared_probes(key_probe, query_probe, ITEM_BITS: gl.constexpr):
     """
     T: gl.constexpr = key_probe.shape[0]
     K: gl.constexpr = key_probe.shape[1]
+    probes = below(key_probe, query_probe)
     if ITEM_BITS == 32:
-        key_lead, key_rest = tf32_parts(key_probe)
-        query_lead, query_rest = tf32_parts(query_probe)
+        lead, rest = tf32_parts(probes)
     else:
-        key_lead, query_lead = key_probe.to(gl.bfloat16), query_probe.to(gl.bfloat16)
-        key_left = key_probe - key_lead.to(gl.float32)
-        query_left = query_probe - query_lead.to(gl.float32)
-        key_rest, query_rest = key_left.to(gl.bfloat16), query_left.to(gl.bfloat16)
-    probes_s = gl.allocate_shared_memory(key_lead.dtype, [4 * T, K], gl.NVMMASharedLayout(128, ITEM_BITS, 2))
-    probes_s.store(below(below(key_lead, query_lead), below(key_rest, query_rest)))
+        lead = to_bf16(probes)
+        left = probes - lead.to(gl.float32)
+        rest = to_bf16(left)
+    probes_s = gl.allocate_shared_memory(lead.dtype, [4 * T, K], gl.NVMMASharedLayout(128, ITEM_BITS, 2))
+    probes_s.store(below(lead, rest))
     third_s = probes_s
     if ITEM_BITS == 16:
-        key_third = (key_left - key_rest.to(gl.float32)).to(gl.bfloat16)
-        query_third = (query_left - query_rest.to(gl.float32)).to(gl.bfloat16)
+        third = to_bf16(left - rest.to(gl.float32))
         third_s = gl.allocate_shared_memory(gl.bfloat16, [2 * T, K], gl.NVMMASharedLayout(128, 16, 2))
-        third_s.store(below(key_third, query_third))
+        third_s.store(third)
     return probes_s, third_s
 
 

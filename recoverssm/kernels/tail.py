@@ -9,7 +9,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from recoverssm.kernels.coupling import columns, coupling_sums, left_fragments, rows, split_tokens, stack, tf32_parts
-from recoverssm.kernels.gate import log2_decay_step
+from recoverssm.kernels.gate import log2_decay_step, power_of_two
 from recoverssm.kernels.probes import load_places, places
 
 
@@ -63,9 +63,9 @@ def store_tail(
     for r in gl.static_range(len(keys)):
         log2_decay += log2_decay_step(gates[r], dt_bias, gate_scale, lower_bound, BOUNDED)
         key = keys[r].to(gl.float32)
-        decay = gl.exp2(log2_decay)
+        decay = power_of_two(log2_decay)
         probes = probes + (key * decay, queries[r].to(gl.float32) * decay)
-        coupled = coupled + (key * gl.exp2(-log2_decay),)
+        coupled = coupled + (key * power_of_two(-log2_decay),)
     rows_of_probes = stack(probes, 0, N)
     by_place = places(tail_s, ITEM_BITS)
     by_place.store(gl.reshape(rows_of_probes, by_place.shape))

@@ -19,7 +19,7 @@ from recoverssm.kernels.coupling import (
     split_tokens,
     tf32_parts,
 )
-from recoverssm.kernels.gate import log2_decay_step
+from recoverssm.kernels.gate import log2_decay_step, power_of_two
 from recoverssm.kernels.gluon_compat import gdc_launch_dependents, gdc_wait, thread_barrier
 from recoverssm.kernels.probes import (
     channel,
@@ -221,7 +221,7 @@ def _verify_wgmma_kernel(
         gate_scale = gl.exp(A_log)
     log2_step = gl.where(mask_t, log2_decay_step(raw_gate, dt_bias, gate_scale, lower_bound, BOUNDED), 0.0)
     log2_decay = gl.associative_scan(log2_step, 0, add)
-    decay = gl.exp2(log2_decay) * SCALE  # not exp2(log2_decay + ...), which would round slow channels
+    decay = power_of_two(log2_decay) * SCALE  # not 2^(log2_decay + ...), which would round slow channels
     key = key.to(gl.float32)
     query = query.to(gl.float32)
     key_probe = key * decay
@@ -265,7 +265,7 @@ def _verify_wgmma_kernel(
             left_s = gl.allocate_shared_memory(
                 gl.float32, [4, 2 * TP, K // 4], swizzled, split_tokens(below(key_probe, query_probe))
             )
-        coupled_s.store(split_tokens(key * (gl.exp2(-log2_decay) * (1.0 / SCALE))))
+        coupled_s.store(split_tokens(key * (power_of_two(-log2_decay) * (1.0 / SCALE))))
 
     flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     flat2: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
