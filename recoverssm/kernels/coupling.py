@@ -100,6 +100,18 @@ def columns(x, layout: gl.constexpr):
 
 
 @gluon.jit
+def interleaved(a, b, GROUP: gl.constexpr):
+    """GROUP rows of a, as many of b, and so on, below one another, in registers."""
+    N: gl.constexpr = a.shape[0]
+    K: gl.constexpr = a.shape[1]
+    x = below(a, b)
+    if N == GROUP:
+        return x
+    else:
+        return gl.reshape(gl.permute(gl.reshape(x, [2, N // GROUP, GROUP, K]), (1, 0, 2, 3)), [2 * N, K])
+
+
+@gluon.jit
 def split_tokens(x):
     """[N, K] -> [4, N, K / 4]: a warp's share of the channels each."""
     return gl.permute(gl.reshape(x, [x.shape[0], 4, x.shape[1] // 4]), (1, 0, 2))
@@ -141,3 +153,11 @@ def coupling_sums(left_lead, left_rest, right_s, mma: gl.constexpr, IN_ORDER: gl
     small = mma_tf32(left_rest, right_lead, gl.zeros([4, M, N], gl.float32, mma))
     small = mma_tf32(left_lead, right_rest, small)
     return mma_tf32(left_lead, right_lead, small)
+
+
+@gluon.jit
+def joint_coupling_sums(left, right_s, mma: gl.constexpr):
+    """The same of parts that lie below one another on both sides, leading ones first: one product has all four."""
+    M: gl.constexpr = left.shape[1]
+    N: gl.constexpr = right_s.shape[1]
+    return mma_tf32(left, right_fragments(right_s, mma, True), gl.zeros([4, M, N], gl.float32, mma))

@@ -7,7 +7,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma, warpgroup_mma_wait
 
-from recoverssm.kernels.coupling import below, cut_parts, halves, tf32_parts
+from recoverssm.kernels.coupling import below, cut_parts, halves, interleaved, tf32_parts
 from recoverssm.kernels.gluon_compat import async_load
 
 
@@ -92,14 +92,14 @@ def to_bf16(x):
 
 
 @gluon.jit
-def shared_probes(key_probe, query_probe, ITEM_BITS: gl.constexpr):
-    """Probes [T, K] in parts, those of keys first, to shared memory: two parts [4 T, K] and, of 16 bits, a third one.
+def shared_probes(key_probe, query_probe, ITEM_BITS: gl.constexpr, GROUP: gl.constexpr):
+    """Probes [T, K] in parts to shared memory: two parts [4 T, K] and, of 16 bits, a third one.
 
-    Where there is no third part, what stands for it is the first two.
+    Keys and queries of GROUP tokens by turns. Where there is no third part, what stands for it is the first two.
     """
     T: gl.constexpr = key_probe.shape[0]
     K: gl.constexpr = key_probe.shape[1]
-    probes = below(key_probe, query_probe)
+    probes = interleaved(key_probe, query_probe, GROUP)
     if ITEM_BITS == 32:
         lead, rest = tf32_parts(probes)
     else:

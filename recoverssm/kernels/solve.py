@@ -25,13 +25,15 @@ def solve(
     own_row: gl.constexpr,
     T: gl.constexpr,
     TP: gl.constexpr,
+    GROUP: gl.constexpr,
     TN: gl.constexpr,
     R: gl.constexpr,
     V: gl.constexpr,
 ):
     """Corrections and outputs of the value rows in products_s, stored token by token; a thread has whole rows.
 
-    Of the last R tokens, the tail's, products and couplings lie apart, and only their keys are scaled.
+    Keys and queries stand by turns, GROUP tokens of each. Of the last R tokens, the tail's, products and couplings lie
+    apart, and only their keys are scaled.
     """
     wide: gl.constexpr = gl.BlockedLayout([1, 2 * TP], [32, 1], [4, 1], [1, 0])
     narrow: gl.constexpr = gl.BlockedLayout([1, TP], [32, 1], [4, 1], [1, 0])
@@ -44,11 +46,11 @@ def solve(
     corrections = ()
     for t in gl.static_range(T):
         if t < T - R:
-            to_key = columns(couplings_s.slice(t, 1).load(narrow), own_row)
-            to_query = columns(couplings_s.slice(TP + t, 1).load(narrow), own_row)
+            to_key = columns(couplings_s.slice(t + t // GROUP * GROUP, 1).load(narrow), own_row)
+            to_query = columns(couplings_s.slice(t + (t // GROUP + 1) * GROUP, 1).load(narrow), own_row)
             scales = columns(scales_s.slice(t, 1).load(four), own_row)
-            correction = scales[0] * value[t] - scales[1] * products[t]
-            output = scales[2] * products[TP + t]
+            correction = scales[0] * value[t] - scales[1] * products[t + t // GROUP * GROUP]
+            output = scales[2] * products[t + (t // GROUP + 1) * GROUP]
             for s in gl.static_range(t):
                 correction -= to_key[s] * corrections[s]
                 output += to_query[s] * corrections[s]

@@ -14,6 +14,8 @@ from recoverssm.kernels.coupling import (
     below,
     block_sums,
     coupling_sums,
+    interleaved,
+    joint_coupling_sums,
     left_fragments,
     rows,
     split_tokens,
@@ -81,14 +83,18 @@ def _verify_wgmma_kernel(
         gdc_launch_dependents()
     gl.static_assert(K == 128)
     R: gl.constexpr = T - 8 if 8 < T and T <= 10 and not CAUSAL_BLOCKS else 0  # the tail: tokens on fp32 units
-    TP: gl.constexpr = 8 if T - R <= 8 else 16  # the others, with padding
-    TN: gl.constexpr = 8 if T <= 8 else 16  # all, with padding
+    FEW: gl.constexpr = T <= 4 and not CAUSAL_BLOCKS
+    TP: gl.constexpr = 4 if FEW else 8 if T - R <= 8 else 16  # the others, with padding
+    TN: gl.constexpr = 4 if FEW else 8 if T <= 8 else 16  # all, with padding
+    # Of 16 tokens the first eight's probes do not meet the last eight's keys: theirs stand together.
+    HALVED: gl.constexpr = TP == 16 and not CAUSAL_BLOCKS
+    GROUP: gl.constexpr = 8 if HALVED else TP
     FP32: gl.constexpr = state_ptr.dtype.element_ty == gl.float32
     ITEM_BITS: gl.constexpr = 32 if FP32 else 16
     NUM_SLICES: gl.constexpr = BV // 64
     KK: gl.constexpr = K // KC
     LOG2_E: gl.constexpr = 1.4426950408889634
-    SCALE: gl.constexpr = 1.0 if TP == 8 else 2.0**58  # 16 tokens of e^-5 reach e^-80; with this nothing is denormal
+    SCALE: gl.constexpr = 1.0 if TP <= 8 else 2.0**58  # 16 tokens of e^-5 reach e^-80; with this nothing is denormal
     pid = gl.program_id(0)
     pid_v = pid % (V // BV)
     pid_h = (pid // (V // BV)) % H
@@ -157,8 +163,9 @@ def _verify_wgmma_kernel(
         gate_scale = gl.exp(gl.load(A_log_ptr + pid_h))
         dt_bias = gl.load(dt_bias_ptr + head_k + offs_k)
 
-    # A thread owns eight adjacent channels of a token: norms and the copy into the records.
-    vectors: gl.constexpr = gl.BlockedLayout([1, 8], [2, 16], [4, 1], [1, 0])
+    # A thread owns four or eight adjacent channels of a token: norms and the copy into the records.
+    WIDTH: gl.constexpr = 4 if FEW else 8
+    vectors: gl.constexpr = gl.BlockedLayout([1, WIDTH], [WIDTH // 4, 128 // WIDTH], [4, 1], [1, 0])
     offs_tn = gl.arange(0, TN, gl.SliceLayout(1, vectors))
     offs_n = gl.arange(0, K, gl.SliceLayout(0, vectors))[None, :]
     mask_n = (offs_tn < query_len)[:, None]
@@ -168,7 +175,7 @@ def _verify_wgmma_kernel(
         query_n = gl.load(q_head_ptr + token_n * stride_q_token + offs_n, mask_n, 0.0)
     beta_ptrs = raw_beta_ptr + first_token * stride_beta_token + pid_h + offs_tn * stride_beta_token
     raw_beta = gl.load(beta_ptrs, offs_tn < query_len, 0.0).to(gl.float32)
-    of_values: gl.constexpr = gl.BlockedLayout([1, BV // 16], [2, 16], [4, 1], [1, 0])
+    of_values: gl.constexpr = gl.BlockedLayout([1, BV * WIDTH // 128], [WIDTH // 4, 128 // WIDTH], [4, 1], [1, 0])
     plain: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
     if STAGED:
         v_head_ptr = v_ptr + first_token * stride_v_token + pid_h * V + pid_v * BV
@@ -226,7 +233,7 @@ def _verify_wgmma_kernel(
     query = query.to(gl.float32)
     key_probe = key * decay
     query_probe = query * decay
-    probes_s, third_s = shared_probes(key_probe, query_probe, ITEM_BITS)
+    probes_s, third_s = shared_probes(key_probe, query_probe, ITEM_BITS, GROUP)
 
     # Couplings of the tokens: what the keys before it add to a probe.
     # Channels of these products keep their order, so that matrices of 8 rows of 16 bytes are loaded as fragments
@@ -235,7 +242,8 @@ def _verify_wgmma_kernel(
     K_WIDTH: gl.constexpr = 1 if IN_ORDER else 4
     swizzled: gl.constexpr = gl.SwizzledSharedLayout(4 if IN_ORDER else 16, 1, 8 if IN_ORDER else 2, [2, 1, 0])
     SHARED_PROBES: gl.constexpr = FP32 and not CAUSAL_BLOCKS
-    NUM_RIGHT: gl.constexpr = 2 * TP if CAUSAL_BLOCKS else TP
+    NUM_RIGHT: gl.constexpr = 2 * TP if CAUSAL_BLOCKS or FEW else TP
+    NUM_LEFT: gl.constexpr = 4 * TP if FEW else 2 * TP
     right_s = gl.allocate_shared_memory(gl.float32, [4, NUM_RIGHT + TN - TP, K // 4], swizzled)
     coupled_s = right_s
     if R > 0:
@@ -261,11 +269,14 @@ def _verify_wgmma_kernel(
                 gl.float32, [4, TP, K // 4], swizzled, split_tokens(gl.where(offs_t < 8, key * gl.exp2(suffix), 0.0))
             )
     else:
+        undecayed = key * (power_of_two(-log2_decay) * (1.0 / SCALE))
+        probes = interleaved(key_probe, query_probe, GROUP)
+        if FEW:  # both parts at once: there is room in a tile
+            undecayed = below(*tf32_parts(undecayed))
+            probes = below(*tf32_parts(probes))
         if not SHARED_PROBES:
-            left_s = gl.allocate_shared_memory(
-                gl.float32, [4, 2 * TP, K // 4], swizzled, split_tokens(below(key_probe, query_probe))
-            )
-        coupled_s.store(split_tokens(key * (power_of_two(-log2_decay) * (1.0 / SCALE))))
+            left_s = gl.allocate_shared_memory(gl.float32, [4, NUM_LEFT, K // 4], swizzled, split_tokens(probes))
+        coupled_s.store(split_tokens(undecayed))
 
     flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     flat2: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
@@ -304,34 +315,48 @@ def _verify_wgmma_kernel(
     scales_s.store(gl.reshape(gl.join(of_value, of_products), [TN, 4]))
     key_scale_s.store(key_scale)
     probe_scale = below(beta * key_scale, out_scale)
-    if R > 0:  # those of the first eight tokens first
-        probe_scale = gl.reshape(gl.permute(gl.reshape(probe_scale, [2, 2, TP]), (1, 0, 2)), [2 * TN])
+    if R > 0 or HALVED:  # those of the first eight tokens first
+        probe_scale = gl.reshape(gl.permute(gl.reshape(probe_scale, [2, 2, 8]), (1, 0, 2)), [2 * TN])
     probe_scale_s.store(probe_scale)
     fence_async_shared()
     if PREFETCH and not STAGED:
         prefetch(state_ptr, slot * stride_state_slot, pid_h * V + pid_v * BV, AHEAD * 64, BV, K)
 
     if not STAGED:
-        sums_s = gl.allocate_shared_memory(gl.float32, [4, 2 * TP, NUM_RIGHT], flat3)
+        sums_s = gl.allocate_shared_memory(gl.float32, [4, NUM_LEFT, NUM_RIGHT], flat3)
     coupled: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [4, 1, 1], [1, 16, 8])
-    if SHARED_PROBES:
-        as_left: gl.constexpr = gl.DistributedLinearLayout(
-            ([[8, 0], [0, 4], [0, 8], [0, 16]] if IN_ORDER else [[0, 1], [0, 2], [8, 0], [0, 16]])
-            + ([[16, 0]] if TP == 16 else []),
-            [[0, 1 if IN_ORDER else 4], [0, 2 if IN_ORDER else 8], [1, 0], [2, 0], [4, 0]],
-            [[0, 32], [0, 64]],
-            [],
-            [2 * TP, K],
-        )
-        left_lead = left_fragments(split_tokens(probes_s.slice(0, 2 * TP).load(as_left)), coupled, IN_ORDER)
-        left_rest = left_fragments(split_tokens(probes_s.slice(2 * TP, 2 * TP).load(as_left)), coupled, IN_ORDER)
-    else:
-        left = left_fragments(left_s.load(gl.DotOperandLayout(0, coupled, K_WIDTH)), coupled, IN_ORDER)
-        left_lead, left_rest = tf32_parts(left)
-    sums = coupling_sums(left_lead, left_rest, coupled_s, coupled, IN_ORDER)
+    TILE: gl.constexpr = 16 if FEW or HALVED else 2 * TP  # probes that meet the same keys, or all parts of a few
+    as_left: gl.constexpr = gl.DistributedLinearLayout(
+        ([[8, 0], [0, 4], [0, 8], [0, 16]] if IN_ORDER else [[0, 1], [0, 2], [8, 0], [0, 16]])
+        + ([[16, 0]] if TILE == 32 else []),
+        [[0, 1 if IN_ORDER else 4], [0, 2 if IN_ORDER else 8], [1, 0], [2, 0], [4, 0]],
+        [[0, 32], [0, 64]],
+        [],
+        [TILE, K],
+    )
+    as_fragments: gl.constexpr = gl.DotOperandLayout(0, coupled, K_WIDTH)
+    sums = ()
+    for i in gl.static_range(NUM_LEFT // TILE):
+        met_s = coupled_s.slice(0, 8, dim=1) if HALVED and i == 0 else coupled_s
+        if FEW:
+            if SHARED_PROBES:
+                left = left_fragments(split_tokens(probes_s.load(as_left)), coupled, True)
+            else:
+                left = left_fragments(left_s.load(as_fragments), coupled, True)
+            sums += (joint_coupling_sums(left, met_s, coupled),)
+        else:
+            if SHARED_PROBES:
+                lead, rest = probes_s.slice(i * TILE, TILE), probes_s.slice(2 * TP + i * TILE, TILE)
+                left_lead = left_fragments(split_tokens(lead.load(as_left)), coupled, IN_ORDER)
+                left_rest = left_fragments(split_tokens(rest.load(as_left)), coupled, IN_ORDER)
+            else:
+                left = left_fragments(left_s.slice(i * TILE, TILE, dim=1).load(as_fragments), coupled, IN_ORDER)
+                left_lead, left_rest = tf32_parts(left)
+            sums += (coupling_sums(left_lead, left_rest, met_s, coupled, IN_ORDER),)
     if STAGED:  # where what they are made of was
-        sums_s = gl.allocate_shared_memory(gl.float32, [4, 2 * TP, NUM_RIGHT], flat3)
-    sums_s.store(sums)
+        sums_s = gl.allocate_shared_memory(gl.float32, [4, NUM_LEFT, NUM_RIGHT], flat3)
+    for i in gl.static_range(NUM_LEFT // TILE):
+        sums_s.slice(i * TILE, TILE, dim=1).slice(0, sums[i].shape[2], dim=2).store(sums[i])
     if R > 0:
         tail_sums_s = gl.allocate_shared_memory(gl.float32, [4, TN, 8], flat3)
         tail_sums_s.store(tail_coupling_sums(right_s, tail_right_s, coupled))
@@ -340,7 +365,9 @@ def _verify_wgmma_kernel(
         left_lead, left_rest = tf32_parts(left)
         far_sums = coupling_sums(left_lead, left_rest, far_right_s, coupled, IN_ORDER)
         far_sums_s = gl.allocate_shared_memory(gl.float32, [4, 2 * TP, TP], flat3, far_sums)
-    quarters: gl.constexpr = gl.BlockedLayout([4, 1, TP // 8], [1, 4, 8], [1, 4, 1], [2, 1, 0])
+    quarters: gl.constexpr = gl.BlockedLayout(
+        [4, 1, 2 if TP == 16 else 1], [1, 8 if FEW else 4, 4 if FEW else 8], [1, 4, 1], [2, 1, 0]
+    )
     pairs: gl.constexpr = gl.SliceLayout(0, quarters)
     if CAUSAL_BLOCKS:
         couplings = gl.sum(sums_s.slice(0, TP, dim=2).load(quarters), 0)
@@ -351,6 +378,10 @@ def _verify_wgmma_kernel(
         if TP == 16:
             is_far = (probe_block[:, None] >= 2) & (key_block[None, :] < 2)
             couplings = gl.where(is_far, gl.sum(far_sums_s.load(quarters), 0), couplings)
+    elif FEW:
+        leads, rests = sums_s.slice(0, 8, dim=1), sums_s.slice(8, 8, dim=1)
+        small = gl.sum(rests.slice(0, 4, dim=2).load(quarters), 0) + gl.sum(leads.slice(4, 4, dim=2).load(quarters), 0)
+        couplings = gl.sum(leads.slice(0, 4, dim=2).load(quarters), 0) + small
     else:
         couplings = gl.sum(sums_s.load(quarters), 0)
     couplings *= probe_scale_s.slice(0, 2 * TP).load(gl.SliceLayout(1, pairs))[:, None]
@@ -368,7 +399,7 @@ def _verify_wgmma_kernel(
         )
 
     # Products with the state, 64 value rows at a time, and forward substitution, one thread to a row.
-    narrow_swizzle: gl.constexpr = gl.SwizzledSharedLayout(4, 2 if TP == 8 else 1, 4 if TP == 8 else 8, [1, 0])
+    narrow_swizzle: gl.constexpr = gl.SwizzledSharedLayout(4, 16 // TP, TP // 2, [1, 0])
     if not STAGED:
         products_s = gl.allocate_shared_memory(gl.float32, [BV, 2 * TP], narrow_swizzle)
     kept = ()
@@ -401,6 +432,7 @@ def _verify_wgmma_kernel(
         own_row,
         T,
         TP,
+        GROUP,
         TN,
         R,
         V,
