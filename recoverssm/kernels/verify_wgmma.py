@@ -318,7 +318,6 @@ def _verify_wgmma_kernel(
     if R > 0 or HALVED:  # those of the first eight tokens first
         probe_scale = gl.reshape(gl.permute(gl.reshape(probe_scale, [2, 2, 8]), (1, 0, 2)), [2 * TN])
     probe_scale_s.store(probe_scale)
-    fence_async_shared()
     if PREFETCH and not STAGED:
         prefetch(state_ptr, slot * stride_state_slot, pid_h * V + pid_v * BV, AHEAD * 64, BV, K)
 
@@ -357,6 +356,7 @@ def _verify_wgmma_kernel(
         sums_s = gl.allocate_shared_memory(gl.float32, [4, NUM_LEFT, NUM_RIGHT], flat3)
     for i in gl.static_range(NUM_LEFT // TILE):
         sums_s.slice(i * TILE, TILE, dim=1).slice(0, sums[i].shape[2], dim=2).store(sums[i])
+    fence_async_shared()  # of the probes; it may wait for loads, so not before the couplings
     if R > 0:
         tail_sums_s = gl.allocate_shared_memory(gl.float32, [4, TN, 8], flat3)
         tail_sums_s.store(tail_coupling_sums(right_s, tail_right_s, coupled))
