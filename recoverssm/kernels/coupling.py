@@ -36,6 +36,16 @@ def cut_parts(x):
 
 
 @gluon.jit
+def rounded_product(a, b):
+    """The product a b, rounded before anything is done with it.
+
+    Where no branch stands between a product and what is subtracted from it, compilers take the difference from the
+    exact product. Tilings differ in their branches, and the bits of a row must not depend on its tiling.
+    """
+    return gl.inline_asm_elementwise("mul.rn.f32 $0, $1, $2;", "=f,f,f", [a, b], dtype=gl.float32, is_pure=True, pack=1)
+
+
+@gluon.jit
 def halves(x):
     """First and second half of the columns of x, in registers."""
     half: gl.constexpr = x.shape[1] // 2

@@ -8,7 +8,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import mma_v2
 
-from recoverssm.kernels.coupling import tf32_parts
+from recoverssm.kernels.coupling import rounded_product, tf32_parts
 from recoverssm.kernels.gate import softplus
 from recoverssm.kernels.gluon_compat import mma_tf32
 
@@ -20,16 +20,6 @@ def _bf16_parts(x):
     rest = x - high.to(gl.float32)
     middle = rest.to(gl.bfloat16)
     return high, middle, (rest - middle.to(gl.float32)).to(gl.bfloat16)
-
-
-@gluon.jit
-def _rounded_product(a, b):
-    """The product a b, rounded before anything is done with it.
-
-    Where no branch stands between a product and what is subtracted from it, compilers take the difference from the
-    exact product. Tilings differ in their branches, and the bits of a row must not depend on its tiling.
-    """
-    return gl.inline_asm_elementwise("mul.rn.f32 $0, $1, $2;", "=f,f,f", [a, b], dtype=gl.float32, is_pure=True, pack=1)
 
 
 @gluon.jit
@@ -259,7 +249,7 @@ def _verify_mma_kernel(
         if o == 0:
             total = prefix
             if OCTETS == 2:
-                first_key = _rounded_product(key, gl.exp(suffix))  # split into parts behind the next octet's branch
+                first_key = rounded_product(key, gl.exp(suffix))  # split into parts behind the next octet's branch
                 first_block = block
         else:
             decay = gl.exp(prefix)

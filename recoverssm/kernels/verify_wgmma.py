@@ -17,6 +17,7 @@ from recoverssm.kernels.coupling import (
     interleaved,
     joint_coupling_sums,
     left_fragments,
+    rounded_product,
     rows,
     split_tokens,
     tf32_parts,
@@ -226,13 +227,14 @@ def _verify_wgmma_kernel(
     # The decays since the window began, and the probes.
     if GATE_FIRST:
         gate_scale = gl.exp(A_log)
-    log2_step = gl.where(mask_t, log2_decay_step(raw_gate, dt_bias, gate_scale, lower_bound, BOUNDED), 0.0)
+    log2_step = log2_decay_step(raw_gate, dt_bias, gate_scale, lower_bound, BOUNDED)
+    if CAUSAL_BLOCKS:  # elsewhere gates of tokens that are not there do no harm: only such tokens meet them
+        log2_step = gl.where(mask_t, log2_step, 0.0)
     log2_decay = gl.associative_scan(log2_step, 0, add)
     decay = power_of_two(log2_decay) * SCALE  # not 2^(log2_decay + ...), which would round slow channels
     key = key.to(gl.float32)
     query = query.to(gl.float32)
-    key_probe = key * decay
-    query_probe = query * decay
+    key_probe, query_probe = rounded_product(key, decay), rounded_product(query, decay)
     probes_s, third_s = shared_probes(key_probe, query_probe, ITEM_BITS, GROUP)
 
     # Couplings of the tokens: what the keys before it add to a probe.
@@ -269,7 +271,7 @@ def _verify_wgmma_kernel(
                 gl.float32, [4, TP, K // 4], swizzled, split_tokens(gl.where(offs_t < 8, key * gl.exp2(suffix), 0.0))
             )
     else:
-        undecayed = key * (power_of_two(-log2_decay) * (1.0 / SCALE))
+        undecayed = key * (power_of_two(log2_decay * -1.0) * (1.0 / SCALE))
         probes = interleaved(key_probe, query_probe, GROUP)
         if FEW:  # both parts at once: there is room in a tile
             undecayed = below(*tf32_parts(undecayed))
