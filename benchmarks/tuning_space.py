@@ -33,7 +33,8 @@ def _staged(**axes: tuple[Constant, ...]) -> tuple[Mapping[str, Constant], ...]:
 
 
 def _wgmma(**axes: tuple[Constant, ...]) -> tuple[Mapping[str, Constant], ...]:
-    return _grid(**{"CAUSAL_BLOCKS": (False,), "STAGED": (False,), "GATE_FIRST": (False,), "num_warps": (4,)} | axes)
+    usual = {"CAUSAL_BLOCKS": (False,), "STAGED": (False,), "GATE_FIRST": (False,)}
+    return _grid(**usual | {"num_warps": (4,)} | axes)
 
 
 def _mma(**axes: tuple[Constant, ...]) -> tuple[Mapping[str, Constant], ...]:

@@ -23,9 +23,19 @@ from recoverssm.metadata import (
     StateSlot,
     StepMetadata,
 )
-from recoverssm.ops import align_plan, commit_plan, commit_state, compact_conv, full_state_verify, verify
+from recoverssm.ops import align_plan, commit_plan, commit_state, compact_conv, defer_plan, full_state_verify, verify
 from recoverssm.pages import PageLayout, PageViews
-from recoverssm.types import AlignInputs, AlignPlan, Boundaries, CommitPlan, GateParams, KDAShape, LayerTable, Records
+from recoverssm.types import (
+    AlignInputs,
+    AlignPlan,
+    Boundaries,
+    CommitPlan,
+    GateParams,
+    KDAShape,
+    LayerTable,
+    RecordRows,
+    Records,
+)
 from recoverssm.warmup import warm_up
 
 __all__ = [
@@ -45,6 +55,7 @@ __all__ = [
     "MetadataBuilder",
     "PageLayout",
     "PageViews",
+    "RecordRows",
     "Records",
     "RecoverSSMConfig",
     "RecoverSSMError",
@@ -64,6 +75,7 @@ __all__ = [
     "commit_plan",
     "commit_state",
     "compact_conv",
+    "defer_plan",
     "full_state_verify",
     "verify",
     "warm_up",

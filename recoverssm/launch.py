@@ -112,9 +112,22 @@ def select(problem: Problem, forms: Mapping[str, Form], table: Sequence[LaunchRo
     Raises:
         ConfigError: no row fits.
     """
-    rows = [
+    rows = _rows_for(problem, forms, load_table() if table is None else table)
+    if not rows:
+        raise ConfigError(f"launch table: no row for {problem}")
+    order = list(forms)
+    return max(rows, key=lambda row: (row.arch, -order.index(row.form), row.min_tokens, row.min_heads))
+
+
+def can_launch(problem: Problem, forms: Mapping[str, Form]) -> bool:
+    """Whether the library's table has a row for a launch."""
+    return bool(_rows_for(problem, forms, load_table()))
+
+
+def _rows_for(problem: Problem, forms: Mapping[str, Form], table: Sequence[LaunchRow]) -> list[LaunchRow]:
+    return [
         row
-        for row in (load_table() if table is None else table)
+        for row in table
         if (row.op, row.state_dtype) == (problem.op, problem.state_dtype)
         and row.arch in (problem.arch, 0)
         and row.min_heads <= problem.num_heads
@@ -122,10 +135,6 @@ def select(problem: Problem, forms: Mapping[str, Form], table: Sequence[LaunchRo
         and row.form in forms
         and forms[row.form].fits(problem)
     ]
-    if not rows:
-        raise ConfigError(f"launch table: no row for {problem}")
-    order = list(forms)
-    return max(rows, key=lambda row: (row.arch, -order.index(row.form), row.min_tokens, row.min_heads))
 
 
 @cache

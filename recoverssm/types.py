@@ -141,12 +141,28 @@ class Records:
         correction: u, [R, H, T, V] float32, the delta-rule correction after decay and beta.
         key_gate: [R, H, T, 2K] activation dtype; key after conv and SiLU (not normalised), then raw gate.
         by_slot: whether they lie beside the states: entry r then belongs to the row that reads state slot r, R >= P.
-            Otherwise to row r of the step's speculative batch, R >= N.
+            Otherwise to row r of the step's speculative batch, R >= N, or to the row that ``RecordRows`` name.
     """
 
     correction: Tensor
     key_gate: Tensor
     by_slot: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RecordRows:
+    """Where the rows of a step have their records when commits are deferred; from ``RecoverSSMState.record_step``.
+
+    Attributes:
+        written: [N] int32, the entry that verify writes for each row; -1 for rows without tokens.
+        waiting: [N] int32, the entry with accepted tokens that the row's state lacks, -1 for none. None where verify
+            folds nothing, and states lack nothing.
+        waiting_lens: [N] int32, how many tokens of that entry.
+    """
+
+    written: Tensor
+    waiting: Tensor | None = None
+    waiting_lens: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,10 +17,10 @@ def compiled(arch, state_dtype, num_boundaries, constants):
     compile_for(arch, ptx_alone=True)
     table, plan, gate = (torch.zeros(4, dtype=dtype) for dtype in (torch.int64, torch.int32, torch.float32))
     state, key_gate = torch.zeros(4, dtype=state_dtype), torch.zeros(4, dtype=torch.bfloat16)
-    shape = {"H": 12, "T": 8, "K": 128, "V": 128, "BOUNDED": True, "BY_SLOT": False, "ALIGNED": True}
+    shape = {"H": 12, "T": 8, "K": 128, "V": 128, "BOUNDED": True, "HAS_RECORD_ROWS": False, "ALIGNED": True}
     shape |= {"J": num_boundaries, "enable_fp_fusion": True}
     boundaries = (plan, plan) if num_boundaries else (None, None)
-    tensors = (*[table] * 6, state, key_gate, gate, gate, plan, plan, plan, *boundaries)
+    tensors = (*[table] * 6, state, key_gate, gate, gate, plan, plan, plan, plan, *boundaries)
     return _commit_state_async_kernel.run(*tensors, -5.0, grid=(1,), warmup=True, **shape, **constants)
 
 

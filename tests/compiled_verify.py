@@ -17,10 +17,18 @@ def compiled(arch, form, state_dtype, spec_query_len, constants):
     compile_for(arch, ptx_alone=True)
     tokens, state = torch.zeros(4, dtype=torch.bfloat16), torch.zeros(4, dtype=state_dtype)
     vector, rows = torch.zeros(4), torch.zeros(4, dtype=torch.int32)
-    tensors = (*[tokens] * 5, vector, vector, state, vector, tokens, tokens, rows, rows)
-    shape = {"H": 12, "T": spec_query_len, "K": 128, "V": 128, "BOUNDED": True, "BY_SLOT": False, "RECORDED": False}
+    tensors = (*[tokens] * 5, vector, vector, state, vector, tokens, tokens, rows, rows, rows)
+    shape = {
+        "H": 12,
+        "T": spec_query_len,
+        "K": 128,
+        "V": 128,
+        "BOUNDED": True,
+        "HAS_RECORD_ROWS": False,
+        "RECORDED": False,
+    }
     shape["enable_fp_fusion"] = True
-    scalars = (-5.0, 0.5, *[1544] * 6, *[1536] * 3)  # tokens begin at multiples of 16 bytes, and of no more
+    scalars = (None, None, -5.0, 0.5, *[1544] * 6, *[1536] * 3)  # tokens begin at multiples of 16 bytes, and of no more
     return FORMS[form].kernel.run(*tensors, *scalars, grid=(1,), warmup=True, **shape, **constants)
 
 

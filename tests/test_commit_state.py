@@ -35,7 +35,7 @@ def fill_records(window):
         )
 
 
-def run_commit(window, plan, boundaries=None):
+def run_commit(window, plan, boundaries=None, record_rows=None):
     commit_state(
         LayerTable.of("checkpoint_states", window.checkpoint_states),
         LayerTable.of("corrections", [r.correction for r in window.records]),
@@ -43,6 +43,7 @@ def run_commit(window, plan, boundaries=None):
         plan,
         window.gate,
         by_slot=window.case.by_slot,
+        record_rows=record_rows,
         boundaries=boundaries,
     )
 

@@ -55,10 +55,10 @@ def use_async(monkeypatch, device, states, records):
         assert select(asked, FORMS).form == "async"
 
 
-def commit(window, plan, monkeypatch, boundaries=None):
+def commit(window, plan, monkeypatch, boundaries=None, record_rows=None):
     with monkeypatch.context() as patch:
         use_async(patch, window.device, window.checkpoint_states, window.records)
-        run_commit(window, plan, boundaries)
+        run_commit(window, plan, boundaries, record_rows)
 
 
 def make_window(case, device, gate="mixed", seed=0, std=1.0):

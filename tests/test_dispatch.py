@@ -24,7 +24,7 @@ from recoverssm import (
     dispatch,
 )
 from recoverssm.dispatch import MAX_KEPT, Prepared, TensorMeta, describe, planned_for
-from recoverssm.ops import align_plan, commit_plan, commit_state, compact_conv, full_state_verify, verify
+from recoverssm.ops import align_plan, commit_plan, commit_state, compact_conv, defer_plan, full_state_verify, verify
 from recoverssm.triton_compat import KernelLaunch
 from tests.windows import FULL, Window, int32, storage_bits
 
@@ -97,6 +97,17 @@ def align_plan_call():
     return call | {"align": AlignInputs(int32([3, 4, 5], "cpu"), tables, 4, int32([0, 1, 1], "cpu")), "plan": plan}
 
 
+def defer_plan_call():
+    plan = CommitPlan(int32([2, 3, 1], "cpu"), int32([1, 2, 3], "cpu"), int32([1, 5, 3], "cpu"))
+    return {
+        "plan": plan,
+        "record_rows": int32([4, 0, 2], "cpu"),
+        "waiting_lens": int32([9] * 6, "cpu"),
+        "lens_now": int32([9, 9, 9], "cpu"),
+        "boundaries": Boundaries(int32([[0], [0], [1]], "cpu"), int32([[0], [0], [4]], "cpu")),
+    }
+
+
 def commit_state_call():
     window = Window(FULL, "cpu")
     return {
@@ -126,6 +137,7 @@ OPS = {
     commit_plan: commit_plan_call,
     align_plan: align_plan_call,
     commit_state: commit_state_call,
+    defer_plan: defer_plan_call,
     compact_conv: conv_call,
 }
 

@@ -3,26 +3,7 @@
 import triton
 import triton.language as tl
 
-from recoverssm.kernels.recurrence import kda_decay, key_offsets, l2_normalised
-
-
-@triton.jit
-def _folded(
-    state,
-    key_gate_ptrs,
-    correction_ptrs,
-    dt_bias,
-    gate_scale,
-    lower_bound,
-    K: tl.constexpr,
-    BOUNDED: tl.constexpr,
-):
-    """The state after one token more, whose key, raw gate and correction the pointers name."""
-    key = l2_normalised(tl.load(key_gate_ptrs).to(tl.float32))
-    raw_gate = tl.load(key_gate_ptrs + K).to(tl.float32)
-    correction = tl.load(correction_ptrs)
-    decay = kda_decay(raw_gate, dt_bias, gate_scale, lower_bound, BOUNDED)
-    return state * decay[None, :, :] + correction[:, None, None] * key[None, :, :]
+from recoverssm.kernels.recurrence import folded, key_offsets
 
 
 @triton.jit
@@ -40,6 +21,7 @@ def _commit_state_kernel(
     commit_lens_ptr,
     source_slots_ptr,
     final_slots_ptr,
+    record_rows_ptr,
     boundary_lens_ptr,
     boundary_slots_ptr,
     lower_bound,
@@ -50,7 +32,7 @@ def _commit_state_kernel(
     BV: tl.constexpr,
     BK: tl.constexpr,
     BOUNDED: tl.constexpr,
-    BY_SLOT: tl.constexpr,  # records go by source slot, not by row
+    HAS_RECORD_ROWS: tl.constexpr,  # else row n has entry n of the records
     NUM_STAGES: tl.constexpr,
     ALIGNED: tl.constexpr,
     J: tl.constexpr,
@@ -91,7 +73,9 @@ def _commit_state_kernel(
     state = tl.load(tile_ptrs + source_slot * state_slot_stride).to(tl.float32)  # [BV, K / BK, BK]
     gate_scale = tl.exp(tl.load(A_log_ptr + layer * H + pid_h))
     dt_bias = tl.load(dt_bias_ptr + (layer * H + pid_h) * K + offs_k)
-    record = source_slot if BY_SLOT else row
+    record = row
+    if HAS_RECORD_ROWS:
+        record = tl.load(record_rows_ptr + row).to(tl.int64)
     correction_ptrs = correction_ptr + record * correction_row_stride + pid_h * T * V + offs_v
     key_gate_ptrs = key_gate_ptr + record * key_gate_row_stride + pid_h * T * 2 * K + offs_k
 
@@ -101,7 +85,7 @@ def _commit_state_kernel(
             length = tl.minimum(tl.load(boundary_lens_ptr + row * J + j), commit_len)
             slot = tl.load(boundary_slots_ptr + row * J + j).to(tl.int64)
             for t in tl.range(first, length, num_stages=NUM_STAGES):
-                state = _folded(
+                state = folded(
                     state,
                     key_gate_ptrs + t * 2 * K,
                     correction_ptrs + t * V,
@@ -115,7 +99,7 @@ def _commit_state_kernel(
                 tl.store(tile_ptrs + slot * state_slot_stride, state.to(state_type_ptr.dtype.element_ty))
             first = tl.maximum(first, length)
     for t in tl.range(first, commit_len, num_stages=NUM_STAGES):
-        state = _folded(
+        state = folded(
             state, key_gate_ptrs + t * 2 * K, correction_ptrs + t * V, dt_bias, gate_scale, lower_bound, K, BOUNDED
         )
 

@@ -160,6 +160,7 @@ def _commit_state_async_kernel(
     commit_lens_ptr,
     source_slots_ptr,
     final_slots_ptr,
+    record_rows_ptr,
     boundary_lens_ptr,
     boundary_slots_ptr,
     lower_bound,
@@ -171,7 +172,7 @@ def _commit_state_async_kernel(
     CHUNK: gl.constexpr,
     KEEP: gl.constexpr,  # the L2 keeps what is read until it is written back
     BOUNDED: gl.constexpr,
-    BY_SLOT: gl.constexpr,  # records go by source slot, not by row
+    HAS_RECORD_ROWS: gl.constexpr,  # else row n has entry n of the records
     ALIGNED: gl.constexpr,
     J: gl.constexpr,
 ):
@@ -205,6 +206,9 @@ def _commit_state_async_kernel(
     commit_len = gl.minimum(gl.load(commit_lens_ptr + row), T)
     source_slot = gl.load(source_slots_ptr + row).to(gl.int64)
     final_slot = gl.load(final_slots_ptr + row).to(gl.int64)
+    record = row
+    if HAS_RECORD_ROWS:
+        record = gl.load(record_rows_ptr + row).to(gl.int64)
     state_ptr = gl.load(state_addresses_ptr + layer).to(state_type_ptr.dtype)
     correction_ptr = gl.load(correction_addresses_ptr + layer).to(gl.pointer_type(gl.float32))
     key_gate_ptr = gl.load(key_gate_addresses_ptr + layer).to(key_gate_type_ptr.dtype)
@@ -232,7 +236,6 @@ def _commit_state_async_kernel(
     raw_keys_smem = gl.allocate_shared_memory(key_gate_type_ptr.dtype.element_ty, [TP, K], PLAIN)
     raw_gates_smem = gl.allocate_shared_memory(key_gate_type_ptr.dtype.element_ty, [TP, K], PLAIN)
     raw_corrections_smem = gl.allocate_shared_memory(gl.float32, [TP, BV], PLAIN)
-    record = source_slot if BY_SLOT else row
     key_gate_ptr += record * key_gate_row_stride + pid_h * T * 2 * K
     correction_ptr += record * correction_row_stride + pid_h * T * V + pid_v * BV
     tokens = TP - 1 - gl.arange(0, TP, layout=gl.SliceLayout(1, TOKEN_K))[:, None]

@@ -72,3 +72,22 @@ def delta_step(state, decay, key, query, value, beta):
     correction = beta * (value - row_dot(state, key))
     state = state + correction[:, None, None] * key[None, :, :]
     return state, correction, row_dot(state, query)
+
+
+@triton.jit
+def folded(
+    state,
+    key_gate_ptrs,
+    correction_ptrs,
+    dt_bias,
+    gate_scale,
+    lower_bound,
+    K: tl.constexpr,
+    BOUNDED: tl.constexpr,
+):
+    """The state after one recorded token more, whose key, raw gate and correction the pointers name."""
+    key = l2_normalised(tl.load(key_gate_ptrs).to(tl.float32))
+    raw_gate = tl.load(key_gate_ptrs + K).to(tl.float32)
+    correction = tl.load(correction_ptrs)
+    decay = kda_decay(raw_gate, dt_bias, gate_scale, lower_bound, BOUNDED)
+    return state * decay[None, :, :] + correction[:, None, None] * key[None, :, :]

@@ -139,6 +139,9 @@ def _verify_mma_kernel(
     out_ptr,
     query_start_loc_ptr,
     state_indices_ptr,
+    record_rows_ptr,
+    waiting_rows_ptr,
+    waiting_lens_ptr,
     lower_bound,
     query_scale,
     stride_q_token,
@@ -156,14 +159,17 @@ def _verify_mma_kernel(
     V: gl.constexpr,
     BV: gl.constexpr,
     BOUNDED: gl.constexpr,
-    BY_SLOT: gl.constexpr,  # records go by state slot, not by row
+    HAS_RECORD_ROWS: gl.constexpr,  # else row n has entry n of the records
     RECORDED: gl.constexpr,  # keys and raw gates stand in the records already
     CAUSAL_BLOCKS: gl.constexpr,  # couplings that no gate can make overflow
     SLICE: gl.constexpr,  # value rows whose products are taken at once
     AHEAD: gl.constexpr,  # slices whose loads are under way at once
     EVICT: gl.constexpr,  # the state leaves the L2 first
 ):
-    """One program handles BV value rows of one head of one speculative row; warp w has channels 32 w to 32 w + 31."""
+    """One program handles BV value rows of one head of one speculative row; warp w has channels 32 w to 32 w + 31.
+
+    It folds nothing: waiting rows are None.
+    """
     OCTETS: gl.constexpr = 1 if T <= 8 else 2
     BT: gl.constexpr = 8 * OCTETS
     NUM_SLICES: gl.constexpr = BV // SLICE
@@ -184,7 +190,9 @@ def _verify_mma_kernel(
     query_len = gl.load(query_start_loc_ptr + row + 1) - first_token.to(gl.int32)
     query_len = gl.minimum(query_len, T)
     slot = gl.load(state_indices_ptr + row).to(gl.int64)
-    record = slot if BY_SLOT else row
+    record = row
+    if HAS_RECORD_ROWS:
+        record = gl.load(record_rows_ptr + row).to(gl.int64)
 
     offs_v = pid_v * BV + gl.arange(0, BV, gl.SliceLayout(0, per_row))[None, :]
     out_ptrs = out_ptr + first_token * stride_out_token + pid_h * V + offs_v

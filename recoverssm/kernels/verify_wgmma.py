@@ -22,6 +22,7 @@ from recoverssm.kernels.coupling import (
     split_tokens,
     tf32_parts,
 )
+from recoverssm.kernels.fold import fold_slice, load_waiting, prepare_fold
 from recoverssm.kernels.gate import log2_decay_step, power_of_two
 from recoverssm.kernels.gluon_compat import gdc_launch_dependents, gdc_wait, thread_barrier
 from recoverssm.kernels.probes import (
@@ -52,6 +53,9 @@ def _verify_wgmma_kernel(
     out_ptr,
     query_start_loc_ptr,
     state_indices_ptr,
+    record_rows_ptr,
+    waiting_rows_ptr,
+    waiting_lens_ptr,
     lower_bound,
     query_scale,
     stride_q_token: gl.constexpr,
@@ -69,7 +73,7 @@ def _verify_wgmma_kernel(
     V: gl.constexpr,
     BV: gl.constexpr,
     BOUNDED: gl.constexpr,
-    BY_SLOT: gl.constexpr,  # records go by state slot, not by row
+    HAS_RECORD_ROWS: gl.constexpr,  # else row n has entry n of the records
     RECORDED: gl.constexpr,  # keys and raw gates stand in the records already
     CAUSAL_BLOCKS: gl.constexpr,  # couplings that no gate can make overflow
     KC: gl.constexpr,  # chunks of channels in a slice of 64 value rows
@@ -79,18 +83,23 @@ def _verify_wgmma_kernel(
     GATE_FIRST: gl.constexpr,  # the gate's parameters are asked for before the state
     PDL: gl.constexpr,  # begins beside the kernel before, which must leave states, slots and starts alone
 ):
-    """One program handles BV value rows of one head of one speculative row."""
+    """One program handles BV value rows of one head of one speculative row.
+
+    It folds where there are waiting rows: the state first takes in, and keeps, waiting_lens[row] tokens of entry
+    waiting_rows[row] of the records, unless that is below 0. No row writes such an entry.
+    """
     if PDL:
         gdc_launch_dependents()
     gl.static_assert(K == 128)
+    FOLDS: gl.constexpr = waiting_rows_ptr is not None
+    FP32: gl.constexpr = state_ptr.dtype.element_ty == gl.float32
     R: gl.constexpr = T - 8 if 8 < T and T <= 10 and not CAUSAL_BLOCKS else 0  # the tail: tokens on fp32 units
-    FEW: gl.constexpr = T <= 4 and not CAUSAL_BLOCKS
+    FEW: gl.constexpr = T <= 4 and not CAUSAL_BLOCKS and not (FOLDS and FP32)  # with which the assembler would spill
     TP: gl.constexpr = 4 if FEW else 8 if T - R <= 8 else 16  # the others, with padding
     TN: gl.constexpr = 4 if FEW else 8 if T <= 8 else 16  # all, with padding
     # Of 16 tokens the first eight's probes do not meet the last eight's keys: theirs stand together.
     HALVED: gl.constexpr = TP == 16 and not CAUSAL_BLOCKS
     GROUP: gl.constexpr = 8 if HALVED else TP
-    FP32: gl.constexpr = state_ptr.dtype.element_ty == gl.float32
     ITEM_BITS: gl.constexpr = 32 if FP32 else 16
     NUM_SLICES: gl.constexpr = BV // 64
     KK: gl.constexpr = K // KC
@@ -108,7 +117,13 @@ def _verify_wgmma_kernel(
         dt_bias = gl.load(dt_bias_ptr + pid_h * K + channels)[None, :]
         A_log = gl.load(A_log_ptr + pid_h)
     slot = gl.load(state_indices_ptr + row).to(gl.int64)
-    record = slot if BY_SLOT else row
+    record = row
+    if HAS_RECORD_ROWS:
+        record = gl.load(record_rows_ptr + row).to(gl.int64)
+    if FOLDS:
+        waiting_row = gl.load(waiting_rows_ptr + row).to(gl.int64)
+        accepted = gl.minimum(gl.load(waiting_lens_ptr + row), T)
+        accepted = gl.where(waiting_row >= 0, accepted, 0)
     first_token = gl.load(query_start_loc_ptr + row)
     query_len = gl.minimum(gl.load(query_start_loc_ptr + row + 1) - first_token, T)
     first_token = first_token.to(gl.int64)
@@ -130,6 +145,18 @@ def _verify_wgmma_kernel(
     offs_r = gl.arange(0, 64, gl.SliceLayout(1, loaded))[:, None]
     offs_c = gl.arange(0, KK, gl.SliceLayout(0, loaded))[None, :]
     state_ptrs = state_ptr + slot * stride_state_slot + (pid_h * V + pid_v * BV) * K + offs_r * K + offs_c
+    if FOLDS:  # asked for before the state, so as not to queue behind it
+        waiting = load_waiting(
+            key_gate_ptr + waiting_row * stride_key_gate_row + pid_h * T * 2 * K,
+            correction_ptr + waiting_row * stride_correction_row + pid_h * T * V + pid_v * BV,
+            dt_bias_ptr + pid_h * K,
+            accepted,
+            T,
+            K,
+            V,
+            BV,
+            ITEM_BITS,
+        )
     chunks = ()
     if PDL or not STAGED:
         for i in gl.static_range(AHEAD * KC):
@@ -309,14 +336,14 @@ def _verify_wgmma_kernel(
     key_scale = gl.rsqrt(gl.sum(key_n * key_n, 1) + 1e-6)
     out_scale = gl.rsqrt(gl.sum(query_n * query_n, 1) + 1e-6) * query_scale
     beta = 1.0 / (1.0 + gl.exp2(-LOG2_E * raw_beta))
-    scales_s = gl.allocate_shared_memory(gl.float32, [TN, 4], flat2)
     key_scale_s = gl.allocate_shared_memory(gl.float32, [TN], flat)
     probe_scale_s = gl.allocate_shared_memory(gl.float32, [2 * TN], flat)
+    scales_s = gl.allocate_shared_memory(gl.float32, [TN, 4], flat2)
     of_value = gl.join(beta, out_scale * (1.0 / SCALE))
     of_products = gl.join(beta * key_scale * (1.0 / SCALE), out_scale)
     scales_s.store(gl.reshape(gl.join(of_value, of_products), [TN, 4]))
-    key_scale_s.store(key_scale)
     probe_scale = below(beta * key_scale, out_scale)
+    key_scale_s.store(key_scale)
     if R > 0 or HALVED:  # those of the first eight tokens first
         probe_scale = gl.reshape(gl.permute(gl.reshape(probe_scale, [2, 2, 8]), (1, 0, 2)), [2 * TN])
     probe_scale_s.store(probe_scale)
@@ -358,6 +385,11 @@ def _verify_wgmma_kernel(
         sums_s = gl.allocate_shared_memory(gl.float32, [4, NUM_LEFT, NUM_RIGHT], flat3)
     for i in gl.static_range(NUM_LEFT // TILE):
         sums_s.slice(i * TILE, TILE, dim=1).slice(0, sums[i].shape[2], dim=2).store(sums[i])
+    if FOLDS:
+        if not STAGED:
+            async_copy.wait_group(0)
+            thread_barrier()
+        prepared = prepare_fold(waiting, gate_scale, lower_bound, accepted, BOUNDED, ITEM_BITS)
     fence_async_shared()  # of the probes; it may wait for loads, so not before the couplings
     if R > 0:
         tail_sums_s = gl.allocate_shared_memory(gl.float32, [4, TN, 8], flat3)
@@ -408,6 +440,8 @@ def _verify_wgmma_kernel(
     for i in gl.static_range(NUM_SLICES):
         if i + 1 == NUM_SLICES:
             value = values_s.permute((1, 0)).load(gl.BlockedLayout([1, TN], [32, 1], [4, 1], [1, 0]))
+        if FOLDS:
+            chunks = fold_slice(chunks, prepared, state_ptrs, accepted, i, KC)
         if R > 0:
             tail_slice(tail_products_s, chunks, tail_s, i, KC, R)
         products, chunks = probe_slice(chunks, probes_s, third_s, state_ptrs, i, TP, KC, AHEAD, NUM_SLICES)
@@ -419,7 +453,6 @@ def _verify_wgmma_kernel(
         products_s = gl.allocate_shared_memory(gl.float32, [BV, 2 * TP], narrow_swizzle)
         for i in gl.static_range(NUM_SLICES):
             products_s.slice(i * 64, 64).store(kept[i])
-    correction_ptrs = correction_ptr + record * stride_correction_row + pid_h * T * V + pid_v * BV + offs_v
     solve(
         products_s,
         couplings_s,
@@ -427,7 +460,7 @@ def _verify_wgmma_kernel(
         tail_couplings_s,
         scales_s,
         value,
-        correction_ptrs,
+        correction_ptr + record * stride_correction_row + pid_h * T * V + pid_v * BV + offs_v,
         out_ptrs,
         stride_out_token,
         query_len,

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 from torch.compiler import is_compiling
 
 from recoverssm import triton_compat
@@ -19,6 +20,7 @@ from recoverssm.checks import (
     check_no_overlap,
     check_num_records,
     check_plan,
+    check_row_vector,
     check_spec_query_len,
     check_tensor,
 )
@@ -47,6 +49,7 @@ def commit_state(
     gate: GateParams,
     *,
     by_slot: bool = False,
+    record_rows: Tensor | None = None,
     boundaries: Boundaries | None = None,
 ) -> None:
     """Fold the accepted records of each row into its final state, in place, in every layer, and into its boundaries'.
@@ -61,6 +64,7 @@ def commit_state(
         plan: from ``commit_plan`` of the same step.
         gate: A_log [L, H], dt_bias [L, H, K] fp32; the values that verify used.
         by_slot: as in ``Records``: the records of a row are those of its source slot, not those of the row.
+        record_rows: [N] int32, the entry with the records of each row; None, unless ``by_slot``: that of the row.
         boundaries: from the same ``align_plan`` as ``plan``, J of them a row; None: final states alone.
     Raises:
         ShapeError, DtypeError, StrideError, DeviceError: before any launch.
@@ -72,7 +76,7 @@ def commit_state(
         layers = (table.tensors for table in tables)
         rows = (plan.commit_lens, plan.source_slots, plan.final_slots)
         parameters = (gate.A_log, gate.dt_bias, gate.lower_bound)
-        torch.ops.recoverssm.commit_state(*layers, *rows, *parameters, by_slot, *(crossed or (None, None)))
+        torch.ops.recoverssm.commit_state(*layers, *rows, record_rows, *parameters, by_slot, *(crossed or (None, None)))
         return
     _commit_state(
         (
@@ -85,6 +89,7 @@ def commit_state(
             plan.commit_lens,
             plan.source_slots,
             plan.final_slots,
+            plan.source_slots if record_rows is None else record_rows,
             *crossed,
         ),
         gate.lower_bound,
@@ -92,6 +97,7 @@ def commit_state(
         tuple(table.num_layers for table in tables),
         all(table.aligned for table in tables),
         by_slot,
+        record_rows is not None,
     )
 
 
@@ -103,6 +109,7 @@ def _commit_state(
     layer_counts: tuple[int, int, int],
     aligned: bool,
     by_slot: bool,
+    has_record_rows: bool,
 ) -> KernelLaunch | None:
     _, correction_addresses, key_gate_addresses, *_, state, key_gate, A_log, dt_bias = tensors[:10]
     device = state.device
@@ -123,9 +130,11 @@ def _commit_state(
         check_dense_after(name, tensor, 0)
     check_no_overlap("checkpoint_states", state)
     num_rows = check_plan(tensors[10:13], None, device)
-    check_num_records("corrections", num_records, num_slots if by_slot else num_rows, by_slot)
+    check_row_vector("record_rows", tensors[13], num_rows, device)
+    if not has_record_rows:
+        check_num_records("corrections", num_records, num_slots if by_slot else num_rows, by_slot)
     check_gate(A_log, dt_bias, (num_layers, num_heads), key_dim, device)
-    boundaries = tensors[13:]
+    boundaries = tensors[14:]
     num_boundaries = check_boundaries("boundaries", boundaries, num_rows, device) if boundaries else 0
     if num_rows == 0:
         return None
@@ -138,7 +147,7 @@ def _commit_state(
         aligned=aligned,
         num_layers=num_layers,
         num_absent=0 if boundaries else 2,
-        BY_SLOT=by_slot,
+        HAS_RECORD_ROWS=by_slot or has_record_rows,
         ALIGNED=aligned,
         J=num_boundaries,
     )

@@ -16,8 +16,9 @@ from recoverssm.ops.align_plan import _align_plan
 from recoverssm.ops.commit_plan import _commit_plan
 from recoverssm.ops.commit_state import commit_state
 from recoverssm.ops.conv import compact_conv
+from recoverssm.ops.defer_plan import _defer_plan
 from recoverssm.ops.full_state import _full_state_verify
-from recoverssm.ops.verify import _verify
+from recoverssm.ops.verify import _verify, _verify_folding
 from recoverssm.types import Boundaries, CommitPlan, GateParams, LayerTable
 
 
@@ -41,7 +42,7 @@ def _register_prepared(op: Prepared, tensors: str, options: str) -> None:
     for i, name in enumerate(names):
         kind = f"Tensor(a{i}!)" if "!" in name else "Tensor"
         arguments.append(f"{kind}? {name.rstrip('!?')}" if "?" in name else f"{kind} {name.rstrip('!')}")
-    _register(op.name, f"{', '.join(arguments)}, {options}", function)
+    _register(op.name, ", ".join([*arguments, *([options] if options else [])]), function)
 
 
 _LAYER = "q k v raw_gate raw_beta A_log dt_bias"
@@ -50,8 +51,14 @@ _PLAN = "commit_lens! source_slots! final_slots!"
 
 _register_prepared(
     _verify,
-    f"{_LAYER} checkpoint_state correction! key_gate! out! query_start_loc state_indices",
-    "float? lower_bound, bool enable_pdl, bool by_slot, bool key_gate_recorded",
+    f"{_LAYER} checkpoint_state correction! key_gate! out! query_start_loc state_indices record_rows",
+    "float? lower_bound, bool enable_pdl, bool key_gate_recorded, bool by_slot, bool has_record_rows",
+)
+_register_prepared(
+    _verify_folding,
+    f"{_LAYER} checkpoint_state! correction! key_gate! out! query_start_loc state_indices record_rows waiting_rows "
+    "waiting_lens",
+    "float? lower_bound, bool enable_pdl, bool key_gate_recorded",
 )
 _register_prepared(
     _full_state_verify,
@@ -64,6 +71,9 @@ _register_prepared(
     f"{_ROWS} num_computed block_table {_PLAN} boundary_lens! boundary_slots! final_columns! running_columns!?",
     "int spec_query_len, int block_size, bool has_request_indices",
 )
+_register_prepared(
+    _defer_plan, "commit_lens source_slots final_slots record_rows waiting_lens! lens_now! boundary_lens?", ""
+)
 
 
 def _commit_state(
@@ -73,6 +83,7 @@ def _commit_state(
     commit_lens: Tensor,
     source_slots: Tensor,
     final_slots: Tensor,
+    record_rows: Tensor | None,
     A_log: Tensor,
     dt_bias: Tensor,
     lower_bound: float | None,
@@ -88,6 +99,7 @@ def _commit_state(
         CommitPlan(commit_lens, source_slots, final_slots),
         GateParams(A_log, dt_bias, lower_bound),
         by_slot=by_slot,
+        record_rows=record_rows,
         boundaries=_boundaries(boundary_lens, boundary_slots),
     )
 
@@ -112,7 +124,8 @@ def _boundaries(lens: Tensor | None, slots: Tensor | None) -> Boundaries | None:
 _register(
     "commit_state",
     "Tensor(a!)[] checkpoint_states, Tensor[] corrections, Tensor[] key_gates, Tensor commit_lens, "
-    "Tensor source_slots, Tensor final_slots, Tensor A_log, Tensor dt_bias, float? lower_bound, bool by_slot, "
+    "Tensor source_slots, Tensor final_slots, Tensor? record_rows, Tensor A_log, Tensor dt_bias, float? lower_bound, "
+    "bool by_slot, "
     "Tensor? boundary_lens, Tensor? boundary_slots",
     _commit_state,
 )

@@ -1,6 +1,7 @@
 """Verify: outputs and records of a window from one checkpoint per row."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -8,14 +9,14 @@ from torch.compiler import is_compiling
 
 from recoverssm import triton_compat
 from recoverssm.checks import check_layer, check_out, check_records, check_row_vector
-from recoverssm.dispatch import Prepared, TensorMeta
+from recoverssm.dispatch import Prepared, TensorMeta, describe
 from recoverssm.errors import ConfigError
 from recoverssm.faults import check_rows
 from recoverssm.kernels import gluon_kernel
 from recoverssm.kernels.verify import _verify_kernel
-from recoverssm.launch import Form, Problem, rows_aligned, tiled_launch
+from recoverssm.launch import Form, Problem, can_launch, device_arch, rows_aligned, tiled_launch
 from recoverssm.triton_compat import KernelLaunch
-from recoverssm.types import GateParams, Records
+from recoverssm.types import GateParams, RecordRows, Records
 
 STRONGEST_BOUND = -5.0
 """Over 16 tokens this leaves e^-80, whose inverse fp32 still holds."""
@@ -50,6 +51,28 @@ FORMS = {
 }
 """None looks at the number of rows: the bits of a row must not depend on it."""
 
+FOLDING_FORMS = {
+    "wgmma": FORMS["wgmma"],
+    "wgmma_blocks": FORMS["wgmma_blocks"],
+    "recurrence": Form(_verify_kernel, lambda problem: not _fits_mma(problem)),
+}
+"""Those that can commit the step before in the same pass. Where others verify, that is a launch of its own, before."""
+
+
+def folds(state: Tensor, records: Records, lower_bound: float | None) -> bool:
+    """Whether verify of a layer can fold what waits, in any batch; else it has to be committed before.
+
+    Args:
+        state: [P, H, V, K]. records: of the layer. lower_bound: of its gate.
+    """
+    metas = [describe(tensor) for tensor in (state, records.correction, records.key_gate)]
+    _, num_heads, value_dim, key_dim = state.shape
+    spec_query_len = records.correction.shape[2]
+    sizes = (num_heads, spec_query_len, key_dim, value_dim)
+    arch = device_arch(state.device)
+    problem = Problem("verify_folding", arch, state.dtype, *sizes, lower_bound, rows_aligned(*metas))
+    return not records.by_slot and can_launch(problem, FOLDING_FORMS)
+
 
 def verify(
     q: Tensor,
@@ -66,9 +89,10 @@ def verify(
     out: Tensor | None = None,
     enable_pdl: bool = False,
     key_gate_recorded: bool = False,
+    record_rows: RecordRows | None = None,
     debug: bool = False,
 ) -> Tensor:
-    """Run the KDA recurrence over each row's window and record it; checkpoints stay as they are.
+    """Run the KDA recurrence over each row's window and record it; checkpoints stay as they are, unless tokens wait.
 
     Row n owns tokens query_start_loc[n] to query_start_loc[n + 1] (at most T of them are used) and reads slot
     state_indices[n]. A row whose slot is 0 or less outputs zeros and records nothing. Record positions past a row's
@@ -88,13 +112,16 @@ def verify(
             or query_start_loc and this call, as the first verify of a step does when it is called without: docs/pdl.md.
         key_gate_recorded: take keys and raw gates from records.key_gate, where whoever made them has put them already.
             k and raw_gate are then None, and key_gate is left alone: docs/integrating.md section 1.
+        record_rows: with deferred commits, what ``record_step`` gave for this step. Row n then writes the entry it
+            names, and its checkpoint first takes in, and keeps, the accepted tokens that wait for it.
         debug: wait for the device and look at the rows, unless a CUDA graph is captured or torch traces.
     Returns:
         out.
     Raises:
         ShapeError, DtypeError, StrideError, DeviceError: before any launch.
         ArgumentError: with ``debug``, a slot outside the pool or of two rows, or rows of tokens that are not there.
-        ConfigError: k or raw_gate beside key_gate_recorded, or missing without it; enable_pdl where it cannot be:
+        ConfigError: record_rows beside records by slot; k or raw_gate beside key_gate_recorded, or missing without it;
+            enable_pdl where it cannot be:
             another card than sm_90, or a layer that sm_90's form is not for.
     Source: docs/algorithm.md section 2; vLLM PR 51855.
     """
@@ -110,10 +137,17 @@ def verify(
         k = raw_gate = q  # in places that nothing looks at
     elif k is None or raw_gate is None:
         raise ConfigError("k, raw_gate: expected tensors, got None; only with key_gate_recorded do records hold them")
+    if record_rows is not None and records.by_slot:
+        raise ConfigError("record_rows: expected None with records by slot, whose entries are those of the slots")
     layer = (q, k, v, raw_gate, raw_beta, gate.A_log, gate.dt_bias, checkpoint_state)
     written = (records.correction, records.key_gate, out)
-    options = (gate.lower_bound, enable_pdl, records.by_slot, key_gate_recorded)
-    _verify((*layer, *written, query_start_loc, state_indices), *options)
+    entries = state_indices if record_rows is None else record_rows.written
+    tensors = (*layer, *written, query_start_loc, state_indices, entries)
+    options = (gate.lower_bound, enable_pdl, key_gate_recorded)
+    if record_rows is None or record_rows.waiting is None or record_rows.waiting_lens is None:
+        _verify(tensors, *options, records.by_slot, record_rows is not None)
+    else:
+        _verify_folding((*tensors, record_rows.waiting, record_rows.waiting_lens), *options)
     return out
 
 
@@ -122,22 +156,48 @@ def _verify(
     tensors: Sequence[TensorMeta],
     lower_bound: float | None,
     enable_pdl: bool,
-    by_slot: bool,
     key_gate_recorded: bool,
+    by_slot: bool,
+    has_record_rows: bool,
 ) -> KernelLaunch | None:
-    q, k, v, raw_gate, raw_beta, _, _, state, correction, key_gate, out, query_start_loc, state_indices = tensors
+    options = {"HAS_RECORD_ROWS": by_slot or has_record_rows, "RECORDED": key_gate_recorded, "enable_pdl": enable_pdl}
+    return _launch("verify", FORMS, tensors, lower_bound, by_slot, **options)
+
+
+@Prepared
+def _verify_folding(
+    tensors: Sequence[TensorMeta], lower_bound: float | None, enable_pdl: bool, key_gate_recorded: bool
+) -> KernelLaunch | None:
+    options = {"HAS_RECORD_ROWS": True, "RECORDED": key_gate_recorded, "enable_pdl": enable_pdl}
+    return _launch("verify_folding", FOLDING_FORMS, tensors, lower_bound, False, **options)
+
+
+def _launch(
+    op: str,
+    forms: Mapping[str, Form],
+    tensors: Sequence[TensorMeta],
+    lower_bound: float | None,
+    by_slot: bool,
+    **options: Any,
+) -> KernelLaunch | None:
+    q, k, v, raw_gate, raw_beta, _, _, state, correction, key_gate, out, query_start_loc, *rows = tensors
+    state_indices, *others = rows
     head_dims = check_layer(tensors[:8], "checkpoint_state")
     check_row_vector("state_indices", state_indices, None, q.device)
     (num_rows,) = state_indices.shape
     num_entries = state.shape[0] if by_slot else num_rows
     spec_query_len = check_records(correction, key_gate, num_entries, head_dims, q.dtype, q.device, by_slot)
     check_row_vector("query_start_loc", query_start_loc, num_rows + 1, q.device)
+    for name, vector in zip(("written", "waiting", "waiting_lens"), others, strict=False):
+        check_row_vector(f"record_rows.{name}", vector, num_rows, q.device)
     check_out(out, v)
     if num_rows == 0:
         return None
     strided = (q, k, v, raw_gate, raw_beta, out, state, correction, key_gate)
     scalars = (q.shape[-1] ** -0.5, *(tensor.strides[0] for tensor in strided))
-    read = (q, key_gate) if key_gate_recorded else (q, k, raw_gate)
+    waiting = others[1:]
+    read = (q, key_gate) if options["RECORDED"] else (q, k, raw_gate)
     sizes, aligned = (num_rows, spec_query_len, lower_bound), rows_aligned(*read, v, out, state)
-    options = {"aligned": aligned, "enable_pdl": enable_pdl, "BY_SLOT": by_slot, "RECORDED": key_gate_recorded}
-    return tiled_launch("verify", FORMS, state, *sizes, *scalars, **options)
+    if waiting:
+        aligned = aligned and rows_aligned(correction, key_gate)
+    return tiled_launch(op, forms, state, *sizes, *scalars, aligned=aligned, num_absent=2 - len(waiting), **options)

@@ -11,6 +11,7 @@ from recoverssm.reference.columns import block_column, block_end
 from recoverssm.reference.commit_plan import commit_plan
 from recoverssm.reference.commit_state import commit_state
 from recoverssm.reference.conv import compact_conv, update_conv_window
+from recoverssm.reference.defer_plan import defer_plan
 from recoverssm.reference.full_state import full_state_verify
 from recoverssm.reference.verify import verify
 
@@ -21,6 +22,7 @@ __all__ = [
     "commit_plan",
     "commit_state",
     "compact_conv",
+    "defer_plan",
     "full_state_verify",
     "update_conv_window",
     "verify",

@@ -16,6 +16,7 @@ def commit_state(
     plan: CommitPlan,
     gate: GateParams,
     *,
+    record_rows: Tensor | None = None,
     boundaries: Boundaries | None = None,
 ) -> None:
     """Fold the accepted records of each row into its final state, in place, in every layer, and into its boundaries'.
@@ -25,7 +26,7 @@ def commit_state(
 
     Args:
         checkpoint_states: per layer [P, H, V, K]. records: per layer; row n of the plan has entry n, or
-            the entry of its source slot where they are ``by_slot``.
+            the entry of its source slot where they are ``by_slot``, or entry record_rows[n].
         plan: from ``commit_plan`` of the same step. gate: A_log [L, H], dt_bias [L, H, K].
         boundaries: from the same ``align_plan`` as ``plan``: each slot gets the state after so many of the tokens.
     Source: docs/algorithm.md sections 3 and 8.
@@ -37,7 +38,7 @@ def commit_state(
     source_slots = plan.source_slots[rows]
     for layer, (checkpoint_state, record) in enumerate(zip(checkpoint_states, records, strict=True)):
         layer_gate = GateParams(gate.A_log[layer], gate.dt_bias[layer], gate.lower_bound)
-        entries = source_slots.long() if record.by_slot else rows
+        entries = source_slots.long() if record.by_slot else rows if record_rows is None else record_rows[rows].long()
         correction, key_gate = record.correction[entries].double(), record.key_gate[entries].double()
         source = gather_slots(checkpoint_state, source_slots)
         for lens, slots in states_to_write(plan, boundaries):

@@ -3,9 +3,10 @@
 import torch
 from torch import Tensor
 
+from recoverssm.reference.commit_state import committed_state
 from recoverssm.reference.recurrence import delta_step, kda_log_decay, scaled_query, unit_key
-from recoverssm.reference.windows import gather_slots, gather_tokens, has_slot, window_tokens
-from recoverssm.types import GateParams, Records
+from recoverssm.reference.windows import gather_slots, gather_tokens, has_slot, window_lens, window_tokens
+from recoverssm.types import GateParams, RecordRows, Records
 
 
 def verify(
@@ -22,8 +23,9 @@ def verify(
     *,
     out: Tensor | None = None,
     key_gate_recorded: bool = False,
+    record_rows: RecordRows | None = None,
 ) -> Tensor:
-    """Run the recurrence over each row's window and record it; checkpoints stay as they are.
+    """Run the recurrence over each row's window and record it; checkpoints stay as they are, unless tokens wait.
 
     Row n writes entry n of the records, or entry state_indices[n] where they are ``by_slot``. A row whose slot is 0 or
     less outputs zeros and records nothing; record positions past a row's tokens, and tokens of ``out`` that no row
@@ -36,6 +38,8 @@ def verify(
         gate: A_log [H], dt_bias [H, K].
         query_start_loc: [N + 1]; at most T tokens of a row are used. state_indices: [N].
         out: [M, H, V] or None for a new one in v's dtype, zero where no row owns a token.
+        record_rows: entries of the records that rows write, and that are to be committed first; rows without tokens
+            leave theirs waiting.
     Returns:
         out.
     Source: docs/algorithm.md section 2.
@@ -46,7 +50,11 @@ def verify(
         return out
     tokens, inside = window_tokens(query_start_loc, spec_query_len)
     live = has_slot(state_indices)
-    entries = state_indices.long() if records.by_slot else torch.arange(num_rows, device=q.device)
+    if record_rows is not None:
+        entries = record_rows.written.long()
+        _fold_waiting(checkpoint_state, records, record_rows, gate, query_start_loc, state_indices)
+    else:
+        entries = state_indices.long() if records.by_slot else torch.arange(num_rows, device=q.device)
     corrections = records.correction.transpose(1, 2)  # views [R, T, H, ...]: a row's tokens first
     key_gates = records.key_gate.transpose(1, 2)
     if key_gate_recorded:
@@ -70,3 +78,25 @@ def verify(
         if not key_gate_recorded:
             key_gates[entry, t] = torch.cat((raw_key[recorded, t], raw_gate[recorded, t]), dim=-1).to(key_gates.dtype)
     return out
+
+
+def _fold_waiting(
+    checkpoint_state: Tensor,
+    records: Records,
+    record_rows: RecordRows,
+    gate: GateParams,
+    query_start_loc: Tensor,
+    state_indices: Tensor,
+) -> None:
+    """Commit what waits for rows with tokens, into the slots that they read."""
+    waiting, lens = record_rows.waiting, record_rows.waiting_lens
+    if waiting is None or lens is None:
+        return
+    spec_query_len = records.correction.shape[2]
+    has_tokens = window_lens(query_start_loc, spec_query_len) > 0
+    rows = (has_tokens & has_slot(state_indices) & (waiting >= 0) & (lens > 0)).nonzero().squeeze(1)
+    entries, slots = waiting[rows].long(), state_indices[rows]
+    correction, key_gate = records.correction[entries].double(), records.key_gate[entries].double()
+    source = gather_slots(checkpoint_state, slots)
+    state = committed_state(source, correction, key_gate, lens[rows].clamp(max=spec_query_len), gate)
+    checkpoint_state[slots.long()] = state.to(checkpoint_state.dtype)
