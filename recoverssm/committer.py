@@ -1,6 +1,7 @@
 """CommitContext: everything one commit over all layers needs, set up once."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -10,7 +11,8 @@ from recoverssm.checks import ACTIVATION_DTYPES, check_tensor
 from recoverssm.dispatch import describe
 from recoverssm.errors import ArgumentError, ShapeError
 from recoverssm.faults import check_counts, check_rows, check_written
-from recoverssm.ops import align_plan, commit_plan, commit_state, compact_conv
+from recoverssm.ops import align_plan, commit_plan, commit_state, compact_conv, defer_plan
+from recoverssm.ops.verify import folds
 from recoverssm.types import AlignInputs, AlignPlan, Boundaries, CommitPlan, GateParams, LayerTable, Records
 
 
@@ -83,6 +85,25 @@ class CommitContext:
             max_num_rows, spec_query_len=window, block_size=window if block_size is None else block_size, device=device
         )
         self._plans: dict[int, AlignPlan] = {}
+        self._folds = all(map(partial(folds, lower_bound=gate.lower_bound), checkpoint_states, records))
+        self._waiting_plan = torch.zeros((3, max_num_rows), dtype=torch.int32, device=device)
+        self._full_windows = torch.arange(max_num_rows + 1, dtype=torch.int32, device=device) * window
+        self._lens_now = torch.zeros(max_num_rows, dtype=torch.int32, device=device)
+
+    @property
+    def device(self) -> torch.device:
+        """Where pools and records lie."""
+        return self._states.element_type.device
+
+    @property
+    def num_records(self) -> int:
+        """R, the entries of records."""
+        return self._corrections.element_type.shape[0]
+
+    @property
+    def folds(self) -> bool:
+        """Whether verify of every layer can fold what waits; else it has to be committed before, in all layers."""
+        return self._folds
 
     def commit(
         self,
@@ -92,12 +113,17 @@ class CommitContext:
         *,
         request_indices: Tensor | None = None,
         align: AlignInputs | None = None,
+        record_rows: Tensor | None = None,
+        waiting_lens: Tensor | None = None,
     ) -> CommitPlan:
         """Commit the last verified window and return the plan, a view that the next commit overwrites.
 
         Arguments as in ``commit_plan``, or in ``align_plan`` where there are blocks. Runs on the current stream; may be
         captured in a CUDA graph.
 
+        Args:
+            record_rows, waiting_lens: as in ``defer_plan``, which then decides what of the states is committed now, and
+                what waits. Conv windows do not wait.
         Raises:
             ShapeError, DtypeError, StrideError, DeviceError: before any launch.
             ArgumentError: ``align`` is missing, is of no use here, or has blocks of another size; with ``debug``, a
@@ -118,8 +144,38 @@ class CommitContext:
             boundaries = plan.boundaries
         if self._debug and not is_compiling():
             check_written(plan.commit, boundaries, num_slots=self._num_slots)
-        self._commit_layers(plan.commit, boundaries)
+        if record_rows is None or waiting_lens is None:
+            self._commit_layers(plan.commit, boundaries)
+            return plan.commit
+        lens_now = self._lens_now[: state_indices.numel()]
+        defer_plan(plan.commit, record_rows, waiting_lens, lens_now, boundaries=boundaries)
+        if boundaries is not None:  # else everything waits
+            now = CommitPlan(lens_now, plan.commit.source_slots, plan.commit.final_slots)
+            self._commit_states(now, boundaries, record_rows)
+        self._compact_convs(plan.commit, boundaries)
         return plan.commit
+
+    def plan_waiting(self, waiting: Tensor, waiting_lens: Tensor, state_indices: Tensor) -> Tensor:
+        """How many tokens wait for each row: [N] int32, at an address that depends on the number of rows alone.
+
+        Args:
+            waiting: [N] int32, entries of the records, -1 for none. state_indices: [N] int32.
+            waiting_lens: [R] int32, what ``commit`` left there.
+        """
+        return self._plan_waiting(waiting, waiting_lens, state_indices).commit_lens
+
+    def commit_waiting(self, waiting: Tensor, waiting_lens: Tensor, state_indices: Tensor) -> None:
+        """Commit what waits for the states in slots ``state_indices``; arguments as in ``plan_waiting``."""
+        self._commit_states(self._plan_waiting(waiting, waiting_lens, state_indices), None, waiting)
+
+    def _plan_waiting(self, waiting: Tensor, waiting_lens: Tensor, state_indices: Tensor) -> CommitPlan:
+        num_rows = state_indices.numel()
+        self._check_num_rows(num_rows)
+        plan = CommitPlan(*(x[:num_rows] for x in self._waiting_plan.unbind()))
+        starts = self._full_windows[: num_rows + 1]
+        sizes = {"spec_query_len": self._spec_query_len}
+        commit_plan(waiting_lens, starts, state_indices, plan, request_indices=waiting, **sizes)
+        return plan
 
     def shares_rows_with(self, other: "CommitContext") -> bool:
         """Whether both commit records by row from the same memory, which two steps in flight must not."""
@@ -128,16 +184,27 @@ class CommitContext:
 
     def _plan_of(self, num_rows: int) -> AlignPlan:
         """The front of the plan buffer; views are kept, as making them costs as much as a launch."""
-        max_num_rows = self._buffer.final_columns.numel()
-        if num_rows > max_num_rows:
-            raise ShapeError(f"state_indices: expected at most max_num_rows={max_num_rows} rows, got {num_rows}")
+        self._check_num_rows(num_rows)
         if num_rows not in self._plans:
             self._plans[num_rows] = self._buffer.front(num_rows)
         return self._plans[num_rows]
 
+    def _check_num_rows(self, num_rows: int) -> None:
+        max_num_rows = self._buffer.final_columns.numel()
+        if num_rows > max_num_rows:
+            raise ShapeError(f"state_indices: expected at most max_num_rows={max_num_rows} rows, got {num_rows}")
+
     def _commit_layers(self, plan: CommitPlan, boundaries: Boundaries | None = None) -> None:
+        self._commit_states(plan, boundaries)
+        self._compact_convs(plan, boundaries)
+
+    def _commit_states(
+        self, plan: CommitPlan, boundaries: Boundaries | None = None, record_rows: Tensor | None = None
+    ) -> None:
         tables = (self._states, self._corrections, self._key_gates)
-        commit_state(*tables, plan, self._gate, by_slot=self._by_slot, boundaries=boundaries)
+        commit_state(*tables, plan, self._gate, by_slot=self._by_slot, record_rows=record_rows, boundaries=boundaries)
+
+    def _compact_convs(self, plan: CommitPlan, boundaries: Boundaries | None) -> None:
         if self._convs is not None:
             compact_conv(self._convs, plan, conv_width=self._conv_width, boundaries=boundaries)
 

@@ -5,7 +5,7 @@ A refusal says why, and names what works instead, so that nothing runs with an o
 
 from dataclasses import dataclass, fields
 from numbers import Integral
-from typing import get_args
+from typing import Literal, get_args
 
 import torch
 
@@ -17,6 +17,9 @@ from recoverssm.types import MAX_SPEC_QUERY_LEN, KDAShape, check_block_size, che
 STATE_DTYPES = (torch.float32, torch.bfloat16)
 ACTIVATION_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 MIN_HEAD_DIM = 16
+
+CommitMode = Literal["every_step", "deferred"]
+"""When accepted tokens go into the states: at the end of their step, or in the request's next verify."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +39,8 @@ class RecoverSSMConfig:
         block_size: tokens of a block, 1 to 2^20; goes with "align" alone.
         placement: records in "scratch", by speculative row, or in each slot's "page" (``page_layout``).
         conv_layout: "SD", a conv slot is [conv_state_len, 3HD], or "DS", it is [3HD, conv_state_len].
+        commit: "every_step", or "deferred": accepted tokens wait in the records for the next verify of their request,
+            which reads and writes its state once; ``RecoverSSMState.flush`` for whoever else reads it.
         tensor_parallel, pipeline_parallel: ranks. micro_batches: parts of a batch that are verified before the first
             of them is committed, each a step. With p stages and m parts p x m steps are in flight, each with staging
             buffers, a ``CommitContext`` and, in scratch, records of its own.
@@ -60,6 +65,7 @@ class RecoverSSMConfig:
     block_size: int | None = None
     placement: Placement = "scratch"
     conv_layout: ConvLayout = "SD"
+    commit: CommitMode = "every_step"
     tensor_parallel: int = 1
     pipeline_parallel: int = 1
     micro_batches: int = 1
@@ -112,6 +118,14 @@ class RecoverSSMConfig:
     def steps_in_flight(self) -> int:
         """Steps that may be verified before the first of them is committed."""
         return self.pipeline_parallel * self.micro_batches
+
+    @property
+    def num_record_rows(self) -> int:
+        """Entries of records by row: rows of the largest batch, and as many again that wait when commits are deferred.
+
+        Of each lane, or of all lanes together when commits are deferred.
+        """
+        return self.max_num_requests * (self.steps_in_flight + 1 if self.commit == "deferred" else 1)
 
     def graph_size(self, num_rows: int) -> int | None:
         """Rows of the smallest captured batch that holds ``num_rows``, None where none does."""
@@ -170,6 +184,13 @@ def _check_cache(config: RecoverSSMConfig) -> None:
         )
     if config.placement not in get_args(Placement):
         raise ConfigError(f"placement: expected 'scratch' or 'page', got {config.placement!r}")
+    if config.commit not in get_args(CommitMode):
+        raise ConfigError(f"commit: expected 'every_step' or 'deferred', got {config.commit!r}")
+    if config.commit == "deferred" and config.placement == "page":
+        raise ConfigError(
+            "commit: expected 'every_step' with placement 'page', got 'deferred'; the next window would write over the "
+            "records that wait, as a page holds those of one window: take placement 'scratch'"
+        )
     if config.conv_layout not in get_args(ConvLayout):
         raise ConfigError(f"conv_layout: expected 'SD' or 'DS', got {config.conv_layout!r}")
     if config.cache_mode == "align":

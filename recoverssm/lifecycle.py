@@ -1,6 +1,6 @@
 """RecoverSSMState: every verified step is committed exactly once, whatever happens to its requests in between."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, combinations
 from typing import Protocol
@@ -14,7 +14,8 @@ from recoverssm.dispatch import describe
 from recoverssm.errors import ArgumentError, ConfigError, ShapeError, StepError
 from recoverssm.metadata import RequestSlot, SpecRow, StepMetadata
 from recoverssm.reference.columns import block_column
-from recoverssm.types import NULL_SLOT, AlignInputs, CommitPlan
+from recoverssm.types import NULL_SLOT, AlignInputs, CommitPlan, RecordRows
+from recoverssm.waiting import WaitingRecords
 
 MAX_REMEMBERED = 64
 """Finished steps whose end an error can still tell."""
@@ -46,7 +47,11 @@ class Committer(Protocol):
         request_indices: Tensor | None = None,
         align: AlignInputs | None = None,
     ) -> CommitPlan:
-        """Fold the accepted records of each row into its state; arguments as in ``commit_plan`` or ``align_plan``."""
+        """Fold the accepted records of each row into its state; arguments as in ``commit_plan`` or ``align_plan``.
+
+        With deferred commits ``record_rows`` and ``waiting_lens`` are given too, as in ``CommitContext``, and the
+        committer is ``Deferring`` (``waiting.py``).
+        """
         ...
 
 
@@ -59,10 +64,10 @@ class RecoverSSMState:
     Args:
         config: as the builder's.
         committers: one per lane; each has a plan of its own, and records of its own where they go by row; states,
-            conv windows and records by slot may be shared.
+            conv windows and records by slot may be shared. When commits are deferred, records are one pool of all.
     Raises:
         ConfigError: another number of committers than steps in flight, one of them twice, or two contexts with the
-            same records by row.
+            same records by row; with deferred commits, with others, or of fewer entries than config.num_record_rows.
     """
 
     def __init__(self, config: RecoverSSMConfig, committers: Sequence[Committer]) -> None:
@@ -75,7 +80,13 @@ class RecoverSSMState:
             raise ConfigError("committers: expected one per lane, got one twice; a plan is its lane's own")
         contexts = [(lane, each) for lane, each in enumerate(committers) if isinstance(each, CommitContext)]
         for (lane, context), (other_lane, other) in combinations(contexts, 2):
-            if context.shares_rows_with(other):
+            shares = context.shares_rows_with(other)
+            if config.commit == "deferred" and not shares:
+                raise ConfigError(
+                    "committers: expected the same records in every lane with deferred commits, as a request may go "
+                    f"on in another lane, got others in lanes {lane} and {other_lane}"
+                )
+            if config.commit == "every_step" and shares:
                 raise ConfigError(
                     "committers: expected records of its own for every lane, as verify writes over those that are yet "
                     f"to be committed, got the same for lanes {lane} and {other_lane}; those by slot may be shared"
@@ -83,6 +94,9 @@ class RecoverSSMState:
         self._committers = tuple(committers)
         self._debug = config.debug
         self._block_size = config.block_size
+        self._waiting: WaitingRecords | None = None
+        if config.commit == "deferred":
+            self._waiting = WaitingRecords(config, committers)  # type: ignore[arg-type]  # see Committer.commit
         self._pending: dict[int, _PendingStep] = {}
         self._finished: dict[int, str] = {}
 
@@ -91,17 +105,26 @@ class RecoverSSMState:
         """Steps that were recorded and are neither committed nor discarded, oldest first."""
         return tuple(self._pending)
 
-    def record_step(self, step: StepMetadata) -> None:
+    @property
+    def waiting_requests(self) -> tuple[RequestSlot, ...]:
+        """Requests whose states may lack accepted tokens, the longest waiting first; none with commits every step."""
+        return () if self._waiting is None else self._waiting.request_slots
+
+    def record_step(self, step: StepMetadata) -> RecordRows | None:
         """Take note that ``step`` is about to be verified; a capture or warm-up leaves nothing behind.
 
+        Returns:
+            With deferred commits what verify must be given as ``record_rows``, at addresses that depend on the lane and
+            the number of rows alone, as those of the step's own tensors; else None.
         Raises:
             StepError: it was recorded before, or one of its requests is in a step whose commit is missing: verify
-                would start from an old checkpoint.
+                would start from an old checkpoint. With ``config.debug`` and deferred commits: a state that the step
+                reads lacks tokens, as somebody moved it or took its slot without a flush.
             ArgumentError: its builder has another config; with ``config.debug``, staging buffers that somebody has
                 written over.
         """
         if step.is_dummy:
-            return
+            return None if self._waiting is None else self._waiting.begin(step)
         if step.lane >= len(self._committers):
             raise ArgumentError(
                 f"step {step.step_id}: expected a lane below {len(self._committers)}, the steps in flight, got "
@@ -119,7 +142,9 @@ class RecoverSSMState:
         pending = _PendingStep(step, rows)
         if self._debug:
             pending.check_staging()
+        rows_given = None if self._waiting is None else self._waiting.begin(step)
         self._pending[step.step_id] = pending
+        return rows_given
 
     def commit_step(
         self, step: StepMetadata, sampled: SampledByRow | SampledBySlot, *, align: AlignInputs | None = None
@@ -127,7 +152,8 @@ class RecoverSSMState:
         """Commit the verified step in all layers, and give its staging buffers back.
 
         Rows with nothing sampled, dropped requests and padding are left bit for bit as they were. A step that
-        refuses its arguments is still pending.
+        refuses its arguments is still pending. With deferred commits plan and conv windows are as ever, and so are
+        states that reach a block's end or change their slot; the others follow in the next verify of their request.
 
         Args:
             align: in cache mode "align", tokens and blocks of the requests in the order of ``sampled``, as the step
@@ -171,24 +197,33 @@ class RecoverSSMState:
                 pending.check_counts(sampled.num_sampled, indices)
                 if align is not None:
                     pending.check_blocks(sampled.num_sampled, align, indices)
+            deferral = {}
+            if self._waiting is not None:
+                deferral = {"record_rows": self._waiting.written_by(step), "waiting_lens": self._waiting.lens}
             plan = self._committers[step.lane].commit(
                 sampled.num_sampled,
                 step.query_start_loc,
                 step.state_indices,
                 request_indices=request_indices,
                 align=align,
+                **deferral,
             )
+        if self._waiting is not None:
+            self._waiting.commit(step, pending.rows)
         self._finish(step, "committed")
         return plan
 
     def drop_request(self, request_slot: RequestSlot) -> bool:
         """Leave a request out of the pending commit: it was aborted, or preempted and will be computed anew.
 
-        From this call on its state slot and its request slot may be another request's.
+        From this call on its state slot and its request slot may be another request's. What waits for its state is
+        forgotten: whoever wants to keep that calls ``flush`` before.
 
         Returns:
             Whether it was in a pending step.
         """
+        if self._waiting is not None:
+            self._waiting.drop(request_slot)
         for pending in self._pending.values():
             row = pending.rows.pop(request_slot, None)
             if row is not None:
@@ -197,9 +232,30 @@ class RecoverSSMState:
                 return True
         return False
 
+    def flush(self, request_slots: Iterable[RequestSlot] | None = None) -> None:
+        """Bring states up to date, those of all requests or of these, before anybody but their next verify reads them.
+
+        For prefix hits, copies, transfers, and requests that leave the batch but whose states are kept. Nothing is
+        launched where nothing waits, as with commits every step.
+
+        Raises:
+            StepError: one of these requests is in a step that was neither committed nor discarded.
+        """
+        if self._waiting is None:
+            return
+        slots = self.waiting_requests if request_slots is None else tuple(request_slots)
+        for pending in self._pending.values():
+            if busy := pending.rows.keys() & (set(slots) - set(self.waiting_requests)):
+                raise StepError(
+                    f"request slot {min(busy)} cannot be flushed: it is in step {pending.step.step_id}, which has been "
+                    "neither committed nor discarded"
+                )
+        self._waiting.flush(slots)
+
     def discard_step(self, step: StepMetadata) -> None:
         """End a step without a commit, for example because the forward pass failed. States stay as they were.
 
+        With deferred commits they have moved on in some layers: the step's requests must be computed anew.
         Where the forward pass got as far as the short convolution, its windows have been rolled: the step's requests
         must then be computed anew. A step that was built but never recorded may be discarded too.
 
@@ -212,13 +268,17 @@ class RecoverSSMState:
         is_open = step.owns_staging if pending is None else pending.step is step
         if not is_open:
             raise StepError(f"step {step.step_id} cannot be discarded: {self._end_of(step)}")
+        if self._waiting is not None:
+            self._waiting.discard(step)
         self._finish(step, "discarded")
 
     def check_idle(self) -> None:
-        """Raises StepError, naming the steps, when a commit is missing; for a shutdown or before states move."""
+        """Raises StepError, naming the steps, when a commit or a flush is missing; before shutdowns, or states move."""
         if self._pending:
             steps = ", ".join(map(str, self._pending))
             raise StepError(f"commit missing: step {steps} was recorded, but neither committed nor discarded")
+        if self._waiting is not None:
+            self._waiting.check_flushed()
 
     def _take(self, step: StepMetadata, verb: str) -> "_PendingStep":
         pending = self._pending.get(step.step_id)

@@ -82,6 +82,7 @@ class StepMetadata:
         spec_request_slots, spec_state_slots: request slot and state slot likewise.
         spec_query_lens: tokens likewise.
         other_request_rows: rows with tokens that are not speculative, for the engine's prefill.
+        other_request_slots, other_state_slots: request slot and state slot of each.
         other_query_start_loc: [others + 1] int32, first token of each, among ``other_tokens``.
         long_request_rows: those of them that are decodes of more than T tokens, as profiling runs make them.
         graph_size: N where the batch was padded to a captured size, else None.
@@ -101,6 +102,8 @@ class StepMetadata:
     spec_state_slots: tuple[StateSlot, ...]
     spec_query_lens: tuple[int, ...]
     other_request_rows: tuple[RequestRow, ...]
+    other_request_slots: tuple[RequestSlot, ...]
+    other_state_slots: tuple[StateSlot, ...]
     other_query_start_loc: Tensor
     long_request_rows: tuple[RequestRow, ...]
     graph_size: int | None
@@ -145,7 +148,7 @@ class MetadataBuilder:
         self._config = config
         self._num_state_slots = num_state_slots
         self._device = torch.device(device)
-        self._lanes = [Staging(config.max_num_requests, self._device) for _ in range(config.steps_in_flight)]
+        self._lanes = [Staging(config.max_num_requests, 4, self._device) for _ in range(config.steps_in_flight)]
         self._no_others = to_device([0], torch.int32, self._device)
         self._last_step = 0
 
@@ -223,6 +226,7 @@ class MetadataBuilder:
         self._last_step += 1
         staging = self._lanes[lane]
         state_indices, query_start_loc, rows, slots = staging.fill(
+            len(indices),
             [*(batch.state_slots[row] for row in spec), *[NULL_SLOT] * num_padding],
             ends + ends[-1:] * num_padding,
             [row for row, _ in indices],
@@ -244,6 +248,8 @@ class MetadataBuilder:
             spec_state_slots=tuple(batch.state_slots[row] for row in spec),
             spec_query_lens=tuple(spec_lens),
             other_request_rows=tuple(others),
+            other_request_slots=tuple(batch.request_slots[row] for row in others),
+            other_state_slots=tuple(batch.state_slots[row] for row in others),
             other_query_start_loc=to_device(other_starts, torch.int32, self._device) if others else self._no_others,
             long_request_rows=tuple(
                 row for row in others if batch.num_drafts[row] >= 0 or not batch.is_prefilling[row]

@@ -11,24 +11,21 @@ COPY_ALIGNMENT = 4  # int32 elements: every column begins at a multiple of 16 by
 class Staging:
     """Device memory of one step in flight. ``owner`` is the step that filled it, until that step is done."""
 
-    def __init__(self, max_num_rows: int, device: torch.device) -> None:
-        self._buffer = torch.zeros(4 * _column_len(max_num_rows), dtype=torch.int32, device=device)
+    def __init__(self, max_num_rows: int, num_columns: int, device: torch.device) -> None:
+        self._buffer = torch.zeros(num_columns * _column_len(max_num_rows), dtype=torch.int32, device=device)
         self.owner: int | None = None
 
-    def fill(
-        self, state_indices: list[int], query_start_loc: list[int], request_rows: list[int], request_slots: list[int]
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Copy four columns in one go; where they lie depends on the number of rows alone."""
-        num_rows = len(state_indices)
+    def fill(self, num_rows: int, *columns: list[int]) -> list[Tensor]:
+        """Copy columns of ``num_rows`` or one more in one go; where they lie depends on the number of rows alone."""
         length = _column_len(num_rows)
         values: list[int] = []
-        for column in (state_indices, query_start_loc, request_rows, request_slots):
+        for column in columns:
             values += column
             values += [0] * (length - len(column))
-        front = self._buffer[: 4 * length]
+        front = self._buffer[: len(values)]
         front.copy_(_on_host(values, torch.int32, self._buffer.device), non_blocking=True)
-        slots, starts, rows, requests = front.view(4, length).unbind()
-        return slots[:num_rows], starts[: num_rows + 1], rows[:num_rows], requests[:num_rows]
+        held = front.view(len(columns), length).unbind()
+        return [there[: len(column)] for there, column in zip(held, columns, strict=True)]
 
 
 def _column_len(num_rows: int) -> int:

@@ -30,11 +30,20 @@ class Life(RuleBasedStateMachine):
     options: ClassVar[dict[str, object]] = {"debug": True}
     num_looks = num_accepted = 0
 
-    @initialize(stages=st.integers(1, 2), sizes=st.sampled_from([(), (2, 6)]), bound=st.sampled_from([-5.0, None]))
-    def start(self, stages, sizes, bound):
+    @initialize(
+        stages=st.integers(1, 2),
+        sizes=st.sampled_from([(), (2, 6)]),
+        bound=st.sampled_from([-5.0, None]),
+        commit=st.sampled_from(["every_step", "deferred"]),
+        folds=st.booleans(),
+    )
+    def start(self, stages, sizes, bound, commit, folds):
         self.preempted = []
-        config = config_of(pipeline_parallel=stages, cuda_graph_sizes=sizes, gate_lower_bound=bound, **self.options)
-        self.layer = OneLayer(config, device=self.device)
+        options = {"pipeline_parallel": stages, "cuda_graph_sizes": sizes, "gate_lower_bound": bound, "commit": commit}
+        self.layer = OneLayer(config_of(**options, **self.options), device=self.device)
+        if self.device is None:
+            for committer in self.layer.committers:
+                committer.folds = folds
         for _ in range(4):
             self.layer.add()
 
@@ -42,7 +51,7 @@ class Life(RuleBasedStateMachine):
     @rule(data=st.data(), prompts=st.sampled_from([0, 0, 0, 1, 2, 3]))
     def step(self, data, prompts):
         rows = data.draw(st.permutations(self.layer.idle))[: data.draw(st.sampled_from([6, 3, 1, 0]))]
-        lens = data.draw(st.lists(st.integers(1, self.layer.config.spec_query_len), min_size=6, max_size=6))
+        lens = data.draw(st.lists(st.integers(0, self.layer.config.spec_query_len), min_size=6, max_size=6))
         self.layer.step(list(zip(rows, lens, strict=False)), min(prompts, len(self.layer.free_slots)))
 
     @precondition(lambda self: self.layer.in_flight)
@@ -52,10 +61,7 @@ class Life(RuleBasedStateMachine):
         step = flight.step
         self.layer.requests = data.draw(st.permutations(self.layer.requests))
         if fails:
-            self.layer.life.discard_step(step)
-            del self.layer.in_flight[step.step_id]
-            for request in filter(None, flight.order):
-                self.layer.prefill(request)
+            self.layer.discard(step)
             return
         accepted = {
             slot: data.draw(st.integers(0, query_len))
@@ -82,6 +88,7 @@ class Life(RuleBasedStateMachine):
             "cache_a_prefix": layer.idle and layer.free_slots and len(layer.cached) < 3,
             "hit_a_prefix": layer.cached and has_room,
             "evict_a_prefix": len(layer.cached) > 1,
+            "flush": True,
             "capture": not layer.in_flight,
         }
 
@@ -110,6 +117,11 @@ class Life(RuleBasedStateMachine):
 
     def evict_a_prefix(self, data):
         self.layer.evict(data.draw(st.sampled_from(self.layer.cached)))
+
+    def flush(self, data):
+        layer = self.layer
+        idle = [request.request_slot for request in layer.idle]
+        layer.life.flush(data.draw(st.none() | st.lists(st.sampled_from(idle), unique=True) if idle else st.none()))
 
     def capture(self, data):
         rows, query_len = data.draw(st.integers(0, 6)), data.draw(st.integers(0, self.layer.config.spec_query_len + 2))
