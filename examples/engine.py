@@ -156,6 +156,8 @@ class Engine:
         if request.num_computed == 0:
             self.states.clear(request.blocks[last])
         elif here != last:
+            if request.slot is not None:
+                self.states.flush(request.slot)
             self.states.copy(request.blocks[here], request.blocks[last])
         return True
 
@@ -184,7 +186,7 @@ class Engine:
         """By number of rows: a graph of the forward pass, the tokens it reads and the logits it writes."""
         graphs: dict[int | None, tuple[torch.cuda.CUDAGraph, Tensor, Tensor]] = {}
         for num_rows in self.config.cuda_graph_sizes:
-            step = self.states.builder.build_dummy(num_rows)
+            step = self.states.begin_dummy(num_rows)
             tokens = torch.zeros(num_rows * self.config.spec_query_len, dtype=torch.int64, device=self.states.device)
             self._run_layers(tokens, step)  # what compiles or allocates must not do it in the capture
             graph = torch.cuda.CUDAGraph()
@@ -249,7 +251,9 @@ class Engine:
         return max(block_column(num_tokens, self.block_size), 0)
 
 
-def make_engine(states: type[States], draft_tokens: int, block_size: int | None, device: str) -> Engine:
+def make_engine(
+    states: type[States], draft_tokens: int, block_size: int | None, defers_commits: bool, device: str
+) -> Engine:
     """Room for two requests at a time, and with blocks for a few states at their ends."""
     shape, num_slots = ToyShape(head_dim=128 if device == "cuda" else 16), 3 if block_size is None else 10
     model = ToyModel(shape, device)
@@ -262,22 +266,26 @@ def make_engine(states: type[States], draft_tokens: int, block_size: int | None,
         activation_dtype=torch.float32,
         cache_mode="none" if block_size is None else "align",
         block_size=block_size,
+        commit="deferred" if defers_commits else "every_step",
         cuda_graph_sizes=(1, 2),
     )
     return Engine(model, states(model, config, num_slots), num_slots)
 
 
 def main() -> None:
-    """Serve three requests in four ways, and compare what they got."""
+    """Serve three requests in several ways, and compare what they got."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     outputs = []
-    for name, states, draft_tokens, block_size in (
-        ("without speculation", FullStates, 0, None),
-        ("full state", FullStates, 3, None),
-        ("RecoverSSM", RecoverSSMStates, 3, None),
-        ("RecoverSSM with prefix caching", RecoverSSMStates, 3, 4),
-    ):
-        engine = make_engine(states, draft_tokens, block_size, device)
+    ways: list[tuple[str, type[States], int, int | None, bool]] = [
+        ("without speculation", FullStates, 0, None, False),
+        ("full state", FullStates, 3, None, False),
+        ("RecoverSSM", RecoverSSMStates, 3, None, False),
+        ("RecoverSSM with deferred commits", RecoverSSMStates, 3, None, True),
+        ("RecoverSSM with prefix caching", RecoverSSMStates, 3, 4, False),
+        ("RecoverSSM with prefix caching and deferred commits", RecoverSSMStates, 3, 4, True),
+    ]
+    for name, states, draft_tokens, block_size, defers_commits in ways:
+        engine = make_engine(states, draft_tokens, block_size, defers_commits, device)
         requests = [engine.add(list(range(3 * i + 5)), max_new_tokens=6, seed=i) for i in range(3)]
         num_steps = engine.run()
         outputs.append([request.generated for request in requests])

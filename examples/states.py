@@ -11,6 +11,7 @@ from recoverssm import (
     CommitContext,
     GateParams,
     MetadataBuilder,
+    RecordRows,
     Records,
     RecoverSSMConfig,
     RecoverSSMState,
@@ -67,6 +68,10 @@ class States(ABC):
         self.prefill_slots = torch.tensor(slots, dtype=torch.int32, device=self.device)
         return step
 
+    def begin_dummy(self, num_rows: int) -> StepMetadata:
+        """A step of so many rows without requests, for a capture."""
+        return self.builder.build_dummy(num_rows)
+
     def attend(self, step: StepMetadata, layer: int, qkv: Tensor, raw_gate: Tensor, raw_beta: Tensor) -> Tensor:
         """Outputs of a layer's heads, [M, H, V]: speculative rows and prompts each go their way."""
         out = torch.zeros_like(raw_gate)
@@ -120,15 +125,19 @@ class States(ABC):
 
     @abstractmethod
     def drop(self, request_slot: RequestSlot) -> None:
-        """Leave a request out of the commit to come."""
+        """Leave a request out of the commit to come; its state is of no use any more."""
+
+    @abstractmethod
+    def flush(self, request_slot: RequestSlot) -> None:
+        """Have its state in its slot, as somebody is about to read it there."""
 
 
 class RecoverSSMStates(States):
-    """One state per slot, left alone by verify, and moved on in all layers by commit."""
+    """One state per slot, moved on in all layers by commit, or by the next verify where commits are deferred."""
 
     def __init__(self, model: ToyModel, config: RecoverSSMConfig, num_slots: int) -> None:
         super().__init__(model, config, num_slots)
-        rows, H, T = config.max_num_requests, config.num_heads, config.spec_query_len
+        rows, H, T = config.num_record_rows, config.num_heads, config.spec_query_len
         self.records = [
             Records(
                 correction=torch.zeros(rows, H, T, config.value_dim, device=self.device),
@@ -137,14 +146,25 @@ class RecoverSSMStates(States):
             for _ in self.pools
         ]
         context = CommitContext(
-            self.pools, self.records, self.windows, model.gate, max_num_rows=rows, block_size=config.block_size
+            self.pools,
+            self.records,
+            self.windows,
+            model.gate,
+            max_num_rows=config.max_num_requests,
+            block_size=config.block_size,
         )
         self.life = RecoverSSMState(config, [context])
+        self.record_rows: RecordRows | None = None  # of the step that runs
         warm_up(config, self.device)
 
     def begin(self, batch: RequestBatch) -> StepMetadata:
         step = super().begin(batch)
-        self.life.record_step(step)
+        self.record_rows = self.life.record_step(step)
+        return step
+
+    def begin_dummy(self, num_rows: int) -> StepMetadata:
+        step = super().begin_dummy(num_rows)
+        self.record_rows = self.life.record_step(step)
         return step
 
     def verify(self, step: StepMetadata, layer: int, qkv: Tensor, raw_gate: Tensor, raw_beta: Tensor) -> Tensor:
@@ -153,13 +173,16 @@ class RecoverSSMStates(States):
         self.roll(step, layer, sequence)
         q, k, v = self.heads(qkv)
         pool, records, gate = self.pools[layer], self.records[layer], self.gate(layer)
-        return verify(q, k, v, raw_gate, raw_beta, pool, records, gate, starts, slots)
+        return verify(q, k, v, raw_gate, raw_beta, pool, records, gate, starts, slots, record_rows=self.record_rows)
 
     def commit(self, step: StepMetadata, num_sampled: Tensor, align: AlignInputs | None) -> None:
         self.life.commit_step(step, SampledByRow(num_sampled), align=align)
 
     def drop(self, request_slot: RequestSlot) -> None:
         self.life.drop_request(request_slot)
+
+    def flush(self, request_slot: RequestSlot) -> None:
+        self.life.flush([request_slot])
 
 
 class FullStates(States):
@@ -195,3 +218,6 @@ class FullStates(States):
 
     def drop(self, request_slot: RequestSlot) -> None:
         """Nothing is left to do for it: what a prefill writes to its slot comes later."""
+
+    def flush(self, request_slot: RequestSlot) -> None:
+        """Every state is in its slot."""

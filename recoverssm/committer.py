@@ -86,9 +86,9 @@ class CommitContext:
         )
         self._plans: dict[int, AlignPlan] = {}
         self._folds = all(map(partial(folds, lower_bound=gate.lower_bound), checkpoint_states, records))
-        self._waiting_plan = torch.zeros((3, max_num_rows), dtype=torch.int32, device=device)
         self._full_windows = torch.arange(max_num_rows + 1, dtype=torch.int32, device=device) * window
-        self._lens_now = torch.zeros(max_num_rows, dtype=torch.int32, device=device)
+        self._lens_now, *waiting = (torch.zeros(max_num_rows, dtype=torch.int32, device=device) for _ in range(4))
+        self._waiting_plan = CommitPlan(*waiting)
 
     @property
     def device(self) -> torch.device:
@@ -171,7 +171,9 @@ class CommitContext:
     def _plan_waiting(self, waiting: Tensor, waiting_lens: Tensor, state_indices: Tensor) -> CommitPlan:
         num_rows = state_indices.numel()
         self._check_num_rows(num_rows)
-        plan = CommitPlan(*(x[:num_rows] for x in self._waiting_plan.unbind()))
+        buffer = self._waiting_plan
+        rows = (buffer.commit_lens, buffer.source_slots, buffer.final_slots)
+        plan = CommitPlan(*(row[:num_rows] for row in rows))
         starts = self._full_windows[: num_rows + 1]
         sizes = {"spec_query_len": self._spec_query_len}
         commit_plan(waiting_lens, starts, state_indices, plan, request_indices=waiting, **sizes)

@@ -66,6 +66,14 @@ def describe(tensor: Tensor) -> TensorMeta:
 
 
 _META = torch.device("meta")
+
+
+def device_of(tensor: Tensor) -> Device:
+    """Where its ops are launched: of the meta device, the card that is planned for."""
+    planned = _planned.get()
+    return planned if planned is not None and tensor.device == _META else tensor.device
+
+
 _Launch = Callable[[Sequence[Tensor], tuple[int, ...]], None]
 
 

@@ -7,7 +7,7 @@ import torch
 from recoverssm.committer import CommitContext
 from recoverssm.config import RecoverSSMConfig
 from recoverssm.ops import verify
-from recoverssm.types import AlignInputs, GateParams, Records
+from recoverssm.types import AlignInputs, GateParams, RecordRows, Records
 
 
 def warm_up(
@@ -37,6 +37,7 @@ def warm_up(
     if device.type == "cpu":
         return
     shape, rows, dtype = config.layer_shape, config.max_num_requests, config.activation_dtype
+    entries = config.num_record_rows
     H, T, K, V = shape.num_heads, shape.spec_query_len, shape.key_dim, shape.value_dim
 
     def zeros(*size: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -47,7 +48,7 @@ def warm_up(
     if records is None:
         # Rows without slots record nothing, so that one entry stands for those of all rows.
         correction, key_gate = zeros(1, H, T, V), zeros(1, H, T, 2 * K, dtype=dtype)
-        records = Records(correction.expand(rows, -1, -1, -1), key_gate.expand(rows, -1, -1, -1))
+        records = Records(correction.expand(entries, -1, -1, -1), key_gate.expand(entries, -1, -1, -1))
     A_logs, dt_bias = zeros(2, H), zeros(1, H, K)
     gate = GateParams(A_logs[:1], dt_bias, config.gate_lower_bound)
     context = CommitContext(
@@ -62,16 +63,29 @@ def warm_up(
     q, v, raw_betas = zeros(1, H, K, dtype=dtype), zeros(1, H, V, dtype=dtype), zeros(2, 1, H, dtype=dtype)
     key = None if key_gate_recorded else q
     starts_of_verify = (False, True) if enable_pdl else (False,)
-    starts, slots = zeros(rows + 1, dtype=torch.int32), zeros(rows, dtype=torch.int32)
+    starts, slots, waiting_lens = (zeros(size, dtype=torch.int32) for size in (rows + 1, rows, entries))
     for num_rows in range(1, rows + 1):
         row_starts, row_slots = starts[: num_rows + 1], slots[:num_rows]
+        record_rows, deferral = None, {}
+        if config.commit == "deferred":
+            deferral = {"record_rows": row_slots, "waiting_lens": waiting_lens}
+            waits = (row_slots, row_slots) if context.folds else ()
+            record_rows = RecordRows(row_slots, *waits)
+            context.commit_waiting(row_slots, waiting_lens, row_slots)
         # Of the second token or layer on, these two begin at multiples of 16 bytes with some numbers of heads alone.
         for raw_beta, A_log, early in product(raw_betas, A_logs, starts_of_verify):
             layer = (q, key, v, key, raw_beta, states, records, GateParams(A_log, dt_bias[0], gate.lower_bound))
-            verify(*layer, row_starts, row_slots, enable_pdl=early, key_gate_recorded=key_gate_recorded)
+            verify(
+                *layer,
+                row_starts,
+                row_slots,
+                enable_pdl=early,
+                key_gate_recorded=key_gate_recorded,
+                record_rows=record_rows,
+            )
         blocks: list[AlignInputs | None] = [None]
         if config.block_size is not None:
             blocks = [AlignInputs(row_slots, row_slots[:, None], config.block_size, kept) for kept in (None, row_slots)]
         for requests in (None, row_slots):
             for align in blocks:
-                context.commit(row_slots, row_starts, row_slots, request_indices=requests, align=align)
+                context.commit(row_slots, row_starts, row_slots, request_indices=requests, align=align, **deferral)

@@ -70,7 +70,8 @@ class Engine:
             return torch.full(size, float("nan"), device=device)
 
         self.states, self.convs = poison(NUM_SLOTS, H, V, K), poison(NUM_SLOTS, WIDTH - 2 + T, CHANNELS)
-        self.records = Records(poison(NUM_REQUESTS, H, T, V), poison(NUM_REQUESTS, H, T, 2 * K))
+        entries = config.num_record_rows
+        self.records = Records(poison(entries, H, T, V), poison(entries, H, T, 2 * K))
         context = CommitContext(
             [self.states],
             [self.records],
@@ -89,8 +90,9 @@ class Engine:
     def normal(self, *size):
         return torch.randn(*size, generator=self.generator).to(self.device)
 
-    def schedule(self, request, query_len):
+    def schedule(self, r, query_len):
         """Allocate the columns of the step, and move the state to the last of them."""
+        request = self.requests[r]
         column = reference.block_column(request.num_tokens + query_len, self.block_size)
         while len(request.table) <= column:
             request.table.append(self.free.pop())
@@ -98,6 +100,7 @@ class Engine:
         if request.running < 0:
             self.states[slot], self.convs[slot, : WIDTH - 1] = 0.0, 0.0
         elif request.running != column:
+            self.life.flush([r])
             source = request.table[request.running]
             self.states[slot], self.convs[slot, : WIDTH - 1] = self.states[source], self.convs[source, : WIDTH - 1]
         request.running = column
@@ -105,7 +108,7 @@ class Engine:
 
     def verified(self, rows, query_lens):
         """The step after its forward pass, and what each row brought."""
-        slots = [self.schedule(self.requests[r], q) for r, q in zip(rows, query_lens, strict=True)]
+        slots = [self.schedule(r, q) for r, q in zip(rows, query_lens, strict=True)]
         step = self.builder.build(
             RequestBatch(
                 query_lens=query_lens,
@@ -115,12 +118,13 @@ class Engine:
                 request_slots=rows,
             )
         )
-        self.life.record_step(step)
+        record_rows = self.life.record_step(step)
         tokens = sum(query_lens)
         inputs = [self.normal(tokens, H, size) for size in (K, K, V, K)] + [self.normal(tokens, H)]
         raw = self.normal(tokens, CHANNELS)
         reference.update_conv_window(self.convs, raw, step.query_start_loc, step.state_indices, self.weight)
-        verify(*inputs, self.states, self.records, self.layer_gate, step.query_start_loc, step.state_indices)
+        rows = (step.query_start_loc, step.state_indices)
+        verify(*inputs, self.states, self.records, self.layer_gate, *rows, record_rows=record_rows)
         ends = int32(query_lens, "cpu").cumsum(0).tolist()
         windows = [[x[end - q : end].cpu() for x in (*inputs, raw)] for q, end in zip(query_lens, ends, strict=True)]
         return step, windows
@@ -158,6 +162,7 @@ class Engine:
             request.running = int(self.running[r])
         for r in rows:
             if r in dropped or counts[r] == 0:
+                self.life.drop_request(r)
                 self.requests[r] = self.resumed(self.random.choice(self.requests))
 
     def resumed(self, donor):
@@ -179,8 +184,10 @@ class Engine:
 
     def check(self):
         """The running block and every full one hold what a request may resume from; nobody wrote elsewhere."""
-        for request in self.requests:
-            if request.running >= 0:
+        if self.random.random() < 0.3:
+            self.life.flush()
+        for r, request in enumerate(self.requests):
+            if request.running >= 0 and r not in self.life.waiting_requests:
                 self.check_slot(request, request.table[request.running], request.num_tokens)
             for column in range(request.num_tokens // self.block_size):
                 self.check_slot(request, request.table[column], reference.block_end(column, self.block_size))
@@ -194,9 +201,10 @@ class Engine:
         assert torch.equal(self.convs[slot, : WIDTH - 1].cpu(), request.history(num_tokens))
 
 
+@pytest.mark.parametrize("commit", ["every_step", "deferred"])
 @pytest.mark.parametrize("block_size", [1, 3, 6])
-def test_every_full_block_holds_the_state_at_its_end_whatever_is_accepted(block_size, device):
-    engine = Engine(block_size, device)
+def test_every_full_block_holds_the_state_at_its_end_whatever_is_accepted(block_size, commit, device):
+    engine = Engine(block_size, device, commit=commit, debug=True)
 
     for _ in range(20):
         engine.step()

@@ -5,7 +5,7 @@ import torch
 
 from examples.states import RecoverSSMStates
 from examples.toy_model import ToyModel, ToyShape
-from recoverssm import AlignInputs, RecoverSSMConfig, RequestBatch
+from recoverssm import AlignInputs, RecoverSSMConfig, RequestBatch, SampledByRow
 from tests.windows import int32
 
 ROWS, T, COMPUTED = 4, 4, 2
@@ -20,7 +20,7 @@ STEPS = [  # tokens, sampled and state slot of each row
 class Steps:
     """States of two layers, and steps of at most four rows on inputs that stay where they are."""
 
-    def __init__(self, device, block_size):
+    def __init__(self, device, block_size=None, commit="every_step"):
         self.device = device
         model = ToyModel(ToyShape(head_dim=128 if device == "cuda" else 16), device)
         config = RecoverSSMConfig(
@@ -32,6 +32,7 @@ class Steps:
             activation_dtype=torch.float32,
             cache_mode="none" if block_size is None else "align",
             block_size=block_size,
+            commit=commit,
             cuda_graph_sizes=(ROWS,),
         )
         self.states = RecoverSSMStates(model, config, num_slots=13)
@@ -60,21 +61,26 @@ class Steps:
         assert step.graph_size == ROWS
         return step
 
-    def run(self, step):
+    def verify(self, step):
         for layer, inputs in enumerate(self.inputs):
             self.states.verify(step, layer, *inputs)
+
+    def run(self, step):
+        self.verify(step)
         rows = (self.sampled, step.query_start_loc, step.state_indices)
         self.context.commit(*rows, request_indices=step.request_rows, align=self.align)
 
-    def capture(self):
-        """What replays a whole step. Without a card: calls with the metadata of the dummy step."""
-        dummy = self.states.builder.build_dummy(ROWS)
+    def capture(self, run=None):
+        """What replays a whole step, or ``run``. Without a card: calls with the metadata of the dummy step."""
+        run = self.run if run is None else run
+        dummy = self.states.begin_dummy(ROWS)
+        rows = self.states.record_rows
         if self.device == "cpu":
-            return lambda: self.run(dummy)
-        self.run(dummy)
+            return lambda: setattr(self.states, "record_rows", rows) or run(dummy)
+        run(dummy)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            self.run(dummy)
+            run(dummy)
         return graph.replay
 
 
@@ -98,3 +104,29 @@ def test_a_step_replays_with_other_slots_counts_and_rows(block_size, device):
             *zip(replayed.states.windows, called.states.windows, strict=True),
         ):
             assert torch.equal(mine, theirs)
+
+
+def test_a_verify_replays_whatever_entries_of_the_records_its_rows_are_given(device):
+    """One graph serves all steps of deferred commits; of more requests than rows the longest waiting are flushed."""
+    called, replayed = (Steps(device, commit="deferred") for _ in range(2))
+    replay = replayed.capture(replayed.verify)
+    entries = set()
+
+    for lens, sampled, slots in STEPS * 2:
+        for steps in (called, replayed):
+            batch = RequestBatch(lens, [n - 1 for n in lens], [False] * len(lens), slots, slots)
+            step = steps.states.begin(batch)
+            steps.verify(step) if steps is called else replay()
+            entries |= set(steps.states.record_rows.written.tolist())
+            steps.states.life.commit_step(step, SampledByRow(int32(sampled, device)))
+        assert called.states.life.waiting_requests
+    for steps in (called, replayed):
+        steps.states.life.flush()
+        steps.states.life.check_idle()
+
+    assert len(entries) > ROWS
+    for mine, theirs in (
+        *zip(replayed.states.pools, called.states.pools, strict=True),
+        *zip(replayed.states.windows, called.states.windows, strict=True),
+    ):
+        assert torch.equal(mine, theirs)

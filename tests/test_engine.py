@@ -15,6 +15,7 @@ from examples.states import FullStates, RecoverSSMStates
 from tests.toy_engine import add_requests, generated, make_engine, on
 
 ROOT = Path(__file__).resolve().parent.parent
+COMMITS = ["every_step", "deferred"]
 SMALL = {"number": 2, "longest": 5, "seed": 2}  # an interpreter takes its time
 
 
@@ -51,10 +52,11 @@ def test_one_state_a_state_per_token_and_no_drafts_give_the_same_tokens(backend)
     size = SMALL if backend == "cpu" else {}
 
     recovered, num_steps = serve(RecoverSSMStates, backend=backend, **size)
+    deferred, _ = serve(RecoverSSMStates, backend=backend, commit="deferred", **size)
     full, _ = serve(FullStates, backend=backend, **size)
     plain, num_plain_steps = serve(FullStates, backend=backend, draft_tokens=0, **size)
 
-    assert recovered == full == plain == plain_tokens(backend, **size)
+    assert recovered == deferred == full == plain == plain_tokens(backend, **size)
     assert num_steps < num_plain_steps  # drafts were accepted
 
 
@@ -66,15 +68,17 @@ def test_windows_of_any_length_give_the_same_tokens(draft_tokens, seed):
         assert serve(kind, draft_tokens=draft_tokens, seed=seed)[0] == plain_tokens(seed=seed)
 
 
-def test_batches_padded_to_captured_sizes_give_the_same_tokens(backend):
+@pytest.mark.parametrize("commit", COMMITS)
+def test_batches_padded_to_captured_sizes_give_the_same_tokens(commit, backend):
     """On a GPU verify and convolution replay from graphs there, with slots, counts and rows of each step."""
     size = SMALL if backend == "cpu" else {}
 
-    padded, _ = serve(backend=backend, cuda_graph_sizes=(3, 4), **size)
+    padded, _ = serve(backend=backend, cuda_graph_sizes=(3, 4), commit=commit, **size)
 
     assert padded == plain_tokens(backend, **size)
 
 
+@pytest.mark.parametrize("commit", COMMITS)
 @pytest.mark.parametrize(
     ("backend", "block_size", "num_slots"),
     [
@@ -86,10 +90,10 @@ def test_batches_padded_to_captured_sizes_give_the_same_tokens(backend):
     ],
     indirect=["backend"],
 )
-def test_prefix_caching_gives_the_same_tokens(backend, block_size, num_slots):
+def test_prefix_caching_gives_the_same_tokens(backend, block_size, num_slots, commit):
     """Blocks above and below the window's length; the smaller pools make requests preempt each other."""
     size = SMALL if backend == "cpu" else {}
-    options = {"cache_mode": "align", "block_size": block_size, "num_slots": num_slots}
+    options = {"cache_mode": "align", "block_size": block_size, "num_slots": num_slots, "commit": commit}
 
     assert serve(backend=backend, **options, **size)[0] == plain_tokens(backend, **size)
 
@@ -141,12 +145,14 @@ def test_an_aborted_request_leaves_the_others_their_tokens(meanwhile, kind):
 
 @pytest.mark.usefixtures("by_reference")
 @pytest.mark.parametrize("seed", range(12))
-def test_whatever_happens_to_requests_tokens_stay_what_they_are(seed):
+@pytest.mark.parametrize("commit", COMMITS)
+def test_whatever_happens_to_requests_tokens_stay_what_they_are(commit, seed):
     """Aborts and preemptions at any time, blocks of any size, pools that are too small, little room in a step."""
     pick = random.Random(seed)
     block_size = pick.choice((1, 2, 3, 5, 8))
     num_slots = 9 + 8 // block_size + pick.choice((0, 20))  # a window of 8 tokens fits
     options = {"cache_mode": "align", "block_size": block_size, "cuda_graph_sizes": pick.choice(((), (1, 3)))}
+    options |= {"commit": commit, "debug": True}
     engine = make_engine(draft_tokens=pick.choice((1, 3, 7)), num_slots=num_slots, **options)
     engine.token_budget = pick.choice((5, 12, 24))
     requests = add_requests(engine, 8, seed)

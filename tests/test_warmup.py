@@ -10,6 +10,7 @@ from recoverssm import (
     CaptureError,
     CommitContext,
     GateParams,
+    RecordRows,
     Records,
     RecoverSSMConfig,
     verify,
@@ -27,6 +28,9 @@ CONFIGS = {
     "draftless": replace(CONFIG, draft_tokens=0, num_heads=1),
     "pages": replace(CONFIG, placement="page", conv_layout="DS"),
     "align": replace(CONFIG, cache_mode="align", block_size=3),
+    "deferred": replace(CONFIG, commit="deferred"),
+    "deferred, align": replace(CONFIG, commit="deferred", cache_mode="align", block_size=3, draft_tokens=9),
+    "deferred, small": replace(CONFIG, commit="deferred", key_dim=32, value_dim=64),
     "few heads": replace(CONFIG, num_heads=6, activation_dtype=torch.float16),
     "small": replace(CONFIG, key_dim=32, value_dim=64, activation_dtype=torch.float32),
 }
@@ -76,7 +80,8 @@ def run_steps(config):
     pool = torch.empty(rows + 1, 3, layout.page_bytes, dtype=torch.uint8, device="meta")
     states, convs, records = zip(*(layout.views(pool[:, layer]) for layer in range(3)), strict=True)
     if config.placement == "scratch":
-        records = [Records(paged(rows, H, T, V), paged(rows, H, T, 2 * K, dtype=dtype)) for _ in range(3)]
+        R = config.num_record_rows
+        records = [Records(paged(R, H, T, V), paged(R, H, T, 2 * K, dtype=dtype)) for _ in range(3)]
     gate = GateParams(torch.empty(3, H, device="meta"), torch.empty(3, H, K, device="meta"), config.gate_lower_bound)
     context = CommitContext(states, records, convs, gate, max_num_rows=rows, block_size=config.block_size)
     for num_rows in range(1, rows + 1):
@@ -87,16 +92,27 @@ def run_steps(config):
         flat_beta = torch.empty(3 + tokens, H, dtype=dtype, device="meta")  # of a batch with 3 other tokens
         ints = torch.empty(4, 2 * rows + 8, dtype=torch.int32, device="meta").unbind()
         starts, slots, requests = ints[0][: num_rows + 1], ints[1][:num_rows], ints[2][:num_rows]
+        record_rows, deferral = None, {}
+        if config.commit == "deferred":
+            columns = torch.empty(2, 4 * (rows // 4 + 1), dtype=torch.int32, device="meta")
+            written, waiting = (column[:num_rows] for column in columns.unbind())
+            lens = torch.empty(config.num_record_rows, dtype=torch.int32, device="meta")
+            deferral = {"record_rows": written, "waiting_lens": lens}
+            waits = (waiting, context.plan_waiting(waiting, lens, slots)) if context.folds else ()
+            record_rows = RecordRows(written, *waits)
+            context.commit_waiting(waiting, lens, slots)
         layer_gate = GateParams(gate.A_log[1], gate.dt_bias[1], gate.lower_bound)
         for raw_beta in (flat_beta[:tokens], flat_beta[3:]):
-            verify(q, k, v, raw_gate, raw_beta, states[1], records[1], layer_gate, starts, slots)
+            verify(
+                q, k, v, raw_gate, raw_beta, states[1], records[1], layer_gate, starts, slots, record_rows=record_rows
+            )
         for sampled, request_indices in ((ints[3][:num_rows], None), (ints[3], requests)):
             blocks = [None]
             if config.block_size:
                 table = torch.empty(sampled.numel(), 70, dtype=torch.int32, device="meta")[:, :64]
                 blocks = [AlignInputs(sampled, table, config.block_size, running) for running in (None, sampled)]
             for align in blocks:
-                context.commit(sampled, starts, slots, request_indices=request_indices, align=align)
+                context.commit(sampled, starts, slots, request_indices=request_indices, align=align, **deferral)
 
 
 @pytest.mark.parametrize("recorded", [False, True])

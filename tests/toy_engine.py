@@ -2,6 +2,7 @@
 
 import random
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from examples import states
 from examples.engine import Engine
 from examples.states import RecoverSSMStates
 from examples.toy_model import CONV_WIDTH, ToyModel, ToyShape
-from recoverssm import AlignPlan, RecoverSSMConfig, reference
+from recoverssm import AlignPlan, CommitPlan, RecoverSSMConfig, reference
 
 
 class ReferenceContext:
@@ -19,8 +20,19 @@ class ReferenceContext:
     def __init__(self, pools, records, windows, gate, *, max_num_rows, block_size):
         self.pools, self.records, self.windows, self.gate = pools, records, windows, gate
         self.max_num_rows, self.block_size = max_num_rows, block_size
+        self.device, self.num_records, self.folds = pools[0].device, records[0].correction.shape[0], True
 
-    def commit(self, num_sampled, query_start_loc, state_indices, *, request_indices=None, align=None):
+    def commit(
+        self,
+        num_sampled,
+        query_start_loc,
+        state_indices,
+        *,
+        request_indices=None,
+        align=None,
+        record_rows=None,
+        waiting_lens=None,
+    ):
         assert len(state_indices) <= self.max_num_rows
         assert self.block_size == (align and align.block_size)
         T = self.records[0].correction.shape[2]
@@ -34,9 +46,21 @@ class ReferenceContext:
         else:
             reference.align_plan(*rows, align, plan, **options)
         boundaries = None if align is None else plan.boundaries
-        reference.commit_state(self.pools, self.records, plan.commit, self.gate, boundaries=boundaries)
+        now = plan.commit
+        if record_rows is not None:
+            now = replace(now, commit_lens=torch.empty_like(now.commit_lens))
+            reference.defer_plan(plan.commit, record_rows, waiting_lens, now.commit_lens, boundaries=boundaries)
+        options = {"record_rows": record_rows, "boundaries": boundaries}
+        reference.commit_state(self.pools, self.records, now, self.gate, **options)
         reference.compact_conv(self.windows, plan.commit, conv_width=CONV_WIDTH, boundaries=boundaries)
         return plan.commit
+
+    def plan_waiting(self, waiting, waiting_lens, state_indices):
+        return torch.where((waiting >= 0) & (state_indices > 0), waiting_lens[waiting.long()], 0)
+
+    def commit_waiting(self, waiting, waiting_lens, state_indices):
+        plan = CommitPlan(self.plan_waiting(waiting, waiting_lens, state_indices), state_indices, state_indices)
+        reference.commit_state(self.pools, self.records, plan, self.gate, record_rows=waiting)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from torch.compiler import is_compiling
 
 from recoverssm import triton_compat
 from recoverssm.checks import check_layer, check_out, check_records, check_row_vector
-from recoverssm.dispatch import Prepared, TensorMeta, describe
+from recoverssm.dispatch import Prepared, TensorMeta, describe, device_of
 from recoverssm.errors import ConfigError
 from recoverssm.faults import check_rows
 from recoverssm.kernels import gluon_kernel
@@ -69,7 +69,7 @@ def folds(state: Tensor, records: Records, lower_bound: float | None) -> bool:
     _, num_heads, value_dim, key_dim = state.shape
     spec_query_len = records.correction.shape[2]
     sizes = (num_heads, spec_query_len, key_dim, value_dim)
-    arch = device_arch(state.device)
+    arch = device_arch(device_of(state))
     problem = Problem("verify_folding", arch, state.dtype, *sizes, lower_bound, rows_aligned(*metas))
     return not records.by_slot and can_launch(problem, FOLDING_FORMS)
 

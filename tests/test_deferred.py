@@ -1,0 +1,346 @@
+"""Deferred commits: accepted tokens wait for the next verify of their request, nobody reads a state without them."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+
+from recoverssm import (
+    CommitContext,
+    ConfigError,
+    GateParams,
+    MetadataBuilder,
+    Records,
+    RecoverSSMState,
+    RequestBatch,
+    SampledByRow,
+    StepError,
+)
+from recoverssm.errors import ShapeError
+from tests.one_layer import OneLayer
+from tests.test_lifecycle import K, T, V, backend, config_of
+from tests.windows import int32
+
+__all__ = ["backend"]  # a fixture
+
+
+def layer_of(device=None, **options):
+    return OneLayer(config_of(commit="deferred", **options), device=device)
+
+
+def advance(layer, requests, accepted=3, query_len=T):
+    """One step of these requests, each accepting so many tokens."""
+    step = layer.step([(request, query_len) for request in requests])
+    layer.commit(step, {request.request_slot: accepted for request in requests})
+    return step
+
+
+@pytest.mark.parametrize("folds", [True, False])
+def test_a_state_stays_behind_until_its_next_verify_or_a_flush(folds):
+    layer = layer_of()
+    layer.committers[0].folds = folds
+    request = layer.add()
+    before = layer.pool[request.state_slot].clone()
+
+    advance(layer, [request])
+    assert torch.equal(layer.pool[request.state_slot], before)
+    step = layer.step([(request, T)])
+    assert layer.life.waiting_requests == ()
+    layer.check()  # the state has what the step before accepted
+    layer.commit(step, {request.request_slot: 2})
+    assert layer.life.waiting_requests == (request.request_slot,)
+    layer.life.flush([request.request_slot])
+
+    assert layer.life.waiting_requests == ()
+    layer.check()
+
+
+def test_requests_come_in_any_order_leave_out_steps_and_have_rows_without_tokens(backend):
+    layer = layer_of(backend)
+    first, second, third = (layer.add() for _ in range(3))
+    advance(layer, [first, second, third])
+    advance(layer, [third, first], accepted=1)
+
+    step = layer.step([(second, T), (first, 0), (third, 1)])
+    layer.commit(step, {second.request_slot: 4, third.request_slot: 1, first.request_slot: 0})
+
+    assert set(layer.life.waiting_requests) == {r.request_slot for r in (first, second, third)}
+    layer.life.flush()
+    layer.check()
+
+
+def test_windows_without_drafts_and_requests_that_accept_nothing(backend):
+    layer = layer_of(backend)
+    first, second = layer.add(), layer.add()
+
+    advance(layer, [first, second], accepted=1, query_len=1)
+    step = layer.step([(second, 1), (first, T)])
+    layer.commit(step, {first.request_slot: 0, second.request_slot: 1})
+    advance(layer, [first, second], accepted=4)
+    layer.life.flush()
+
+    layer.check()
+
+
+def test_the_pool_of_entries_serves_more_requests_than_a_batch_has_rows():
+    """Where entries run out, the longest waiting are committed; nobody else's entry is written."""
+    layer = OneLayer(config_of(commit="deferred", max_num_requests=2), num_slots=10)
+    requests = [layer.add() for _ in range(8)]
+
+    for pair in (requests[:2], requests[2:4], requests[4:6], requests[6:], requests[:4:3]):
+        advance(layer, pair)
+        layer.check()
+    assert len(layer.life.waiting_requests) <= 4
+    layer.life.flush()
+
+    layer.check()
+
+
+def test_a_request_goes_on_in_another_lane():
+    layer = layer_of(pipeline_parallel=2)
+    first, second = layer.add(), layer.add()
+
+    for _ in range(3):
+        steps = [layer.step([(request, T)]) for request in (first, second)]
+        for request, step in zip((first, second), steps, strict=True):
+            layer.commit(step, {request.request_slot: 2})
+        advance(layer, [second, first])
+    layer.life.flush()
+
+    layer.check()
+
+
+def test_a_dropped_request_leaves_its_slot_to_another(backend):
+    layer = layer_of(backend)
+    stays, aborted, preempted = (layer.add() for _ in range(3))
+    advance(layer, [stays, aborted, preempted])
+    step = layer.step([(preempted, T), (stays, T)])
+
+    layer.remove(aborted)  # whose tokens wait
+    layer.remove(preempted)  # whose step is in flight
+    successor = layer.add()
+    layer.commit(step, {preempted.request_slot: 4, stays.request_slot: 2})
+    advance(layer, [successor, stays])
+    layer.life.flush()
+
+    assert successor.state_slot in (aborted.state_slot, preempted.state_slot)
+    layer.check()
+
+
+def test_a_prefix_is_copied_after_a_flush_and_would_lack_tokens_without(monkeypatch):
+    for flushes in (True, False):
+        layer = layer_of()
+        request = layer.add()
+        advance(layer, [request])
+        if not flushes:
+            monkeypatch.setattr(layer.life, "flush", lambda request_slots: None)
+        hit = layer.hit(layer.cache(request))
+        advance(layer, [hit])
+        if flushes:
+            layer.check()
+        else:
+            with pytest.raises(AssertionError, match="off by"):
+                layer.check()
+
+
+def test_debug_names_step_slot_and_remedy_where_a_state_moves_without_a_flush():
+    layer = layer_of(debug=True)
+    request = layer.add()
+    advance(layer, [request])
+    layer.copy(request.state_slot, layer.free_slots[0])
+    request.state_slot = layer.free_slots.pop(0)
+
+    expected = (
+        r"step 2 cannot be recorded: 3 accepted tokens of step 1 wait for state slot 1 of request slot 0, and now it "
+        r"reads state slot 2; call flush\(\[0\]\) before the state is read or moved, or drop_request\(0\)"
+    )
+    with pytest.raises(StepError, match=expected):
+        layer.step([(request, T)])
+
+
+@pytest.mark.parametrize("is_prompt", [True, False])
+def test_debug_names_who_reads_a_slot_whose_request_never_left(is_prompt):
+    layer = layer_of(debug=True)
+    gone = layer.add()
+    advance(layer, [gone])
+    layer.forget(gone)  # without drop_request
+    layer.free_requests.append(layer.free_requests.pop(0))
+    successor = layer.add()
+    assert successor.state_slot == gone.state_slot
+    batch = RequestBatch([2], [-1 if is_prompt else 1], [is_prompt], [1], [successor.request_slot])
+    step = layer.builder.build(batch)
+
+    with pytest.raises(StepError, match="wait for state slot 1 of request slot 0, and now request slot 1 reads it"):
+        layer.life.record_step(step)
+
+
+def test_debug_lets_pass_what_was_committed_at_once_or_dropped_or_accepted_nothing():
+    layer = layer_of(debug=True)
+    request, other = layer.add(), layer.add()
+    step = layer.step([(request, T), (other, T)])
+    layer.commit(step, {request.request_slot: 0, other.request_slot: 2})
+    layer.copy(request.state_slot, layer.free_slots[0])
+    layer.free(request.state_slot)
+    request.state_slot = layer.free_slots.pop(1)
+    layer.remove(other)
+
+    advance(layer, [request])
+    layer.life.flush()
+
+    layer.check()
+
+
+def test_a_shutdown_asks_for_what_waits():
+    layer = layer_of()
+    request = layer.add()
+    advance(layer, [request])
+
+    with pytest.raises(
+        StepError, match=r"accepted tokens wait for state slot 1 \(request slot 0, step 1\); call flush"
+    ):
+        layer.life.check_idle()
+    layer.life.flush()
+    layer.life.check_idle()
+
+
+def test_what_is_in_flight_cannot_be_flushed():
+    layer = layer_of()
+    busy, idle = layer.add(), layer.add()
+    advance(layer, [busy, idle])
+    step = layer.step([(busy, T)])
+
+    with pytest.raises(StepError, match="request slot 0 cannot be flushed: it is in step 2"):
+        layer.life.flush([busy.request_slot, idle.request_slot])
+    assert layer.life.waiting_requests == (idle.request_slot,)
+    layer.life.flush()  # all that wait
+    layer.commit(step, {busy.request_slot: 1})
+    layer.life.flush([busy.request_slot])
+
+    layer.check()
+
+
+def test_a_decode_too_long_for_the_window_finds_its_state():
+    layer = layer_of()
+    request = layer.add()
+    advance(layer, [request])
+    batch = RequestBatch([T + 1], [T], [False], [request.state_slot], [request.request_slot])
+
+    step = layer.builder.build(batch)
+    layer.life.record_step(step)
+
+    assert step.long_request_rows == (0,)
+    layer.check()
+
+
+def test_a_discarded_step_gives_its_entries_back():
+    layer = layer_of()
+    request = layer.add()
+    for _ in range(20):
+        advance(layer, [request])
+        layer.discard(layer.step([(request, T)]))
+        layer.check()
+
+
+def test_captures_leave_nothing_and_find_the_addresses_of_every_later_step():
+    layer = layer_of(cuda_graph_sizes=(2, 4))
+    requests = [layer.add() for _ in range(4)]
+
+    def places(rows):
+        return [x.data_ptr() for x in (rows.written, rows.waiting)]
+
+    captured = places(layer.life.record_step(layer.builder.build_dummy(4)))
+    for number in (3, 4, 4):
+        step = layer.builder.build(
+            RequestBatch(
+                [T] * number,
+                [T - 1] * number,
+                [False] * number,
+                [request.state_slot for request in requests[:number]],
+                [request.request_slot for request in requests[:number]],
+            )
+        )
+        rows = layer.life.record_step(step)
+        assert places(rows) == captured
+        assert (rows.written[:number] >= 0).all()
+        assert (rows.written[number:] == -1).all()
+        layer.life.commit_step(step, SampledByRow(int32([2] * number, "cpu")))
+    assert layer.life.waiting_requests == (0, 1, 2, 3)
+
+
+def test_lens_that_verify_folds_lie_at_one_address(device):
+    """Of the context, whose vector a captured graph reads."""
+    layer = OneLayer(config_of(commit="deferred", cuda_graph_sizes=(4,)), device=device)
+    request = layer.add()
+    given = []
+    for _ in range(3):
+        given.append(layer.life.record_step(layer.builder.build_dummy(4)).waiting_lens.data_ptr())
+        advance(layer, [request])
+
+    assert len(set(given)) == 1
+
+
+def test_commits_every_step_ask_for_nothing():
+    layer = OneLayer(config_of())
+    request = layer.add()
+    step = layer.builder.build(RequestBatch([1], [0], [False], [request.state_slot], [request.request_slot]))
+
+    assert layer.life.record_step(step) is None
+    layer.life.commit_step(step, SampledByRow(int32([1], "cpu")))
+    layer.life.flush([request.request_slot])
+    assert layer.life.waiting_requests == ()
+
+
+def test_each_option_that_cannot_be_is_refused():
+    with pytest.raises(ConfigError, match="commit: expected 'every_step' or 'deferred', got 'never'"):
+        config_of(commit="never")
+    with pytest.raises(
+        ConfigError, match=r"commit: expected 'every_step' with placement 'page'.*take placement 'scratch'"
+    ):
+        config_of(commit="deferred", placement="page")
+    assert [config_of(commit="deferred", pipeline_parallel=p).num_record_rows for p in (1, 2)] == [12, 18]
+    assert config_of(pipeline_parallel=2).num_record_rows == 6
+
+
+def context_of(records, max_num_rows=2):
+    gate = GateParams(torch.zeros(1, 1), torch.zeros(1, 1, K), -5.0)
+    return CommitContext([torch.zeros(3, 1, V, K)], [records], [], gate, max_num_rows=max_num_rows)
+
+
+def records_of(entries):
+    return Records(torch.zeros(entries, 1, T, V), torch.zeros(entries, 1, T, 2 * K))
+
+
+def test_records_have_room_for_what_waits_and_are_those_of_all_lanes():
+    deferred = {"commit": "deferred", "max_num_requests": 2}
+    with pytest.raises(ConfigError, match=r"records: expected at least config\.num_record_rows=4 entries.*got 3"):
+        RecoverSSMState(config_of(**deferred), [context_of(records_of(3))])
+    config, shared = config_of(**deferred, pipeline_parallel=2), records_of(6)
+    with pytest.raises(ConfigError, match="expected the same records in every lane with deferred commits"):
+        RecoverSSMState(config, [context_of(shared), context_of(records_of(6))])
+
+    RecoverSSMState(config, [context_of(shared), context_of(shared)])
+
+
+def test_a_batch_of_more_rows_than_the_context_has_is_refused_before_anything_is_launched():
+    config = config_of(commit="deferred", max_num_requests=4)
+    life = RecoverSSMState(config, [context_of(records_of(8), max_num_rows=2)])
+    step = MetadataBuilder(config, num_state_slots=4, device="cpu").build(
+        RequestBatch([1] * 3, [0] * 3, [False] * 3, [1, 2, 0], [0, 1, 2])
+    )
+
+    with pytest.raises(ShapeError, match="expected at most max_num_rows=2 rows, got 3"):
+        life.record_step(step)
+
+
+def test_entries_of_neighbouring_steps_differ():
+    """What a program reads of the step before is written by no program of this one."""
+    layer = layer_of()
+    requests = [layer.add() for _ in range(6)]
+    written = []
+    for _ in range(6):
+        step = layer.step([(request, T) for request in requests])
+        written.append(set(layer.life._waiting.written_by(step).tolist()))
+        layer.commit(step, {request.request_slot: 1 for request in requests})
+
+    assert all(len(entries) == 6 for entries in written)
+    assert all(not before & after for before, after in pairwise(written))
