@@ -139,6 +139,12 @@ def _parser() -> argparse.ArgumentParser:
         help="prefix caching at block boundaries, or none (default %(default)s)",
     )
     capacity.add_argument(
+        "--commit",
+        choices=("every_step", "deferred"),
+        default="every_step",
+        help="accepted tokens go into states at once, or in the next verify: twice the scratch (default %(default)s)",
+    )
+    capacity.add_argument(
         "--max-num-seqs",
         type=_positive_int,
         default=32,
@@ -217,6 +223,7 @@ def _capacity(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
             budget_bytes=int(args.budget_gib * GIB),
             placement=args.placement,
             cache_mode=args.cache_mode,
+            commit=args.commit,
             max_num_seqs=args.max_num_seqs,
             block_tokens=args.block_tokens,
             page_bytes=args.page_bytes,

@@ -11,7 +11,16 @@ from typing import Any, get_args
 import torch
 
 from recoverssm.errors import ConfigError
-from recoverssm.layout import CacheMode, CapacityPlan, ModelShape, Placement, layer_bytes, plan_capacity, state_bytes
+from recoverssm.layout import (
+    CacheMode,
+    CapacityPlan,
+    CommitMode,
+    ModelShape,
+    Placement,
+    layer_bytes,
+    plan_capacity,
+    state_bytes,
+)
 
 DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
     {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.float8_e4m3fn}
@@ -34,6 +43,7 @@ class Setting:
     budget_bytes: int
     placement: Placement
     cache_mode: CacheMode
+    commit: CommitMode
     max_num_seqs: int
     block_tokens: int
     page_bytes: int
@@ -52,6 +62,7 @@ class Setting:
             budget_bytes=self.budget_bytes,
             placement=placement,
             cache_mode=self.cache_mode,
+            commit=self.commit,
             max_num_seqs=self.max_num_seqs,
             state_dtype=DTYPES[self.state_dtype],
             activation_dtype=DTYPES[self.activation_dtype],
@@ -75,6 +86,7 @@ TERMS: Mapping[str, str] = MappingProxyType(
         "setting.attention_dtype": "of attention cache rows",
         "setting.placement": "where records lie: in every KDA page, or in scratch of max_num_seqs rows",
         "setting.cache_mode": "align keeps states at block ends for prefix caching; none the running ones alone",
+        "setting.commit": "every_step, or deferred: records of two windows a row, one of which waits",
         "setting.max_model_len": "tokens of one full-length request",
         "setting.budget_bytes": "cache memory of one rank",
         "setting.max_num_seqs": "requests of a batch",
@@ -94,7 +106,7 @@ TERMS: Mapping[str, str] = MappingProxyType(
         "capacity.num_blocks": "whole ones; a block is a page in each layer of a group",
         "capacity.capacity_tokens": "blocks / blocks of a request x length, block counts not floored",
         "capacity.whole_block_tokens": "the same from whole blocks",
-        "capacity.scratch_bytes": "records of max_num_seqs rows, all KDA layers",
+        "capacity.scratch_bytes": "records of max_num_seqs rows, all KDA layers; twice as many with deferred commits",
         "capacity.capacity_gain_pct": "tokens over those of full state; the published definition",
         "capacity.whole_block_gain_pct": "the same from whole blocks",
         "capacity.net_gain_pct": "with scratch taken out of the same budget",
@@ -133,7 +145,14 @@ def capacity_report(setting: Setting) -> dict[str, Any]:
     dtypes = {"state_dtype": DTYPES[setting.state_dtype], "activation_dtype": DTYPES[setting.activation_dtype]}
     plan = setting.plan(setting.placement)
     full_state, ours = (
-        state_bytes(shape, setting.max_num_seqs, model.num_kda_layers, scheme=scheme, **dtypes)  # type: ignore[arg-type]
+        state_bytes(
+            shape,
+            setting.max_num_seqs,
+            model.num_kda_layers,
+            scheme=scheme,  # type: ignore[arg-type]
+            commit=setting.commit,
+            **dtypes,  # type: ignore[arg-type]
+        )
         for scheme in SCHEMES
     )
     saved_bytes = full_state.total - ours.total
@@ -201,7 +220,7 @@ def capacity_lines(report: Mapping[str, Any]) -> list[str]:
         f"{setting['model']} at TP {setting['tensor_parallel']}, DP {setting['data_parallel']}: "
         f"{setting['heads_per_rank']} heads per rank, {setting['num_kda_layers']} KDA layers, "
         f"T = {setting['spec_query_len']} (drafts + 1), {setting['state_dtype']} state, "
-        f"records in {setting['placement']}",
+        f"records in {setting['placement']}{', commits deferred' * (setting['commit'] == 'deferred')}",
         "",
         _row("Bytes of one layer", "full state", "RecoverSSM"),
         of_layer("conv state", "conv_state", pieces["conv_state"]),

@@ -5,21 +5,18 @@ A refusal says why, and names what works instead, so that nothing runs with an o
 
 from dataclasses import dataclass, fields
 from numbers import Integral
-from typing import Literal, get_args
+from typing import get_args
 
 import torch
 
 from recoverssm.errors import ConfigError
-from recoverssm.layout import CacheMode, Placement
+from recoverssm.layout import CacheMode, CommitMode, Placement, check_records_placed
 from recoverssm.pages import ConvLayout, PageLayout
 from recoverssm.types import MAX_SPEC_QUERY_LEN, KDAShape, check_block_size, check_count, check_lower_bound
 
 STATE_DTYPES = (torch.float32, torch.bfloat16)
 ACTIVATION_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 MIN_HEAD_DIM = 16
-
-CommitMode = Literal["every_step", "deferred"]
-"""When accepted tokens go into the states: at the end of their step, or in the request's next verify."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,13 +181,7 @@ def _check_cache(config: RecoverSSMConfig) -> None:
         )
     if config.placement not in get_args(Placement):
         raise ConfigError(f"placement: expected 'scratch' or 'page', got {config.placement!r}")
-    if config.commit not in get_args(CommitMode):
-        raise ConfigError(f"commit: expected 'every_step' or 'deferred', got {config.commit!r}")
-    if config.commit == "deferred" and config.placement == "page":
-        raise ConfigError(
-            "commit: expected 'every_step' with placement 'page', got 'deferred'; the next window would write over the "
-            "records that wait, as a page holds those of one window: take placement 'scratch'"
-        )
+    check_records_placed(config.placement, config.commit)
     if config.conv_layout not in get_args(ConvLayout):
         raise ConfigError(f"conv_layout: expected 'SD' or 'DS', got {config.conv_layout!r}")
     if config.cache_mode == "align":

@@ -22,6 +22,8 @@ from recoverssm.types import KDAShape, check_count
 Scheme = Literal["full_state", "recoverssm"]
 Placement = Literal["page", "scratch"]
 CacheMode = Literal["align", "none"]
+CommitMode = Literal["every_step", "deferred"]
+"""When accepted tokens go into the states: at the end of their step, or in the request's next verify."""
 
 GIB = 1 << 30
 CORRECTION_DTYPE = torch.float32
@@ -188,6 +190,7 @@ def state_bytes(
     scheme: Scheme,
     activation_dtype: torch.dtype = torch.bfloat16,
     num_unowned_slots: int = 0,
+    commit: CommitMode = "every_step",
 ) -> StateBytes:
     """Bytes that these tensors of each layer request, without any padding of an allocator.
 
@@ -199,6 +202,7 @@ def state_bytes(
         num_requests: n. It is R, and the slots in use; slot 0, the null slot, is not among them.
         num_unowned_slots: slots that belong to no request, added to every P: 1 for a pool whose slot 0 exists in
             memory, 0 (the default) for the bytes of the requests alone. Records go by row, so none are added there.
+        commit: "deferred" keeps records of two windows a request: what waits, and what the next verify writes.
     """
     _check_choice("scheme", scheme, Scheme)
     for name, value in (
@@ -209,7 +213,7 @@ def state_bytes(
         check_count(name, value, least=0)
     per_layer = layer_bytes(shape, state_dtype=state_dtype, activation_dtype=activation_dtype)
     states_per_request = shape.spec_query_len if scheme == "full_state" else 1
-    num_record_rows = num_requests if scheme == "recoverssm" else 0
+    num_record_rows = num_requests * _records_per_request(commit) if scheme == "recoverssm" else 0
     return StateBytes(
         recurrent_state=num_layers
         * (num_requests * states_per_request + num_unowned_slots)
@@ -251,7 +255,8 @@ class CapacityPlan:
     """What a budget holds under both schemes; gains in percent of full state.
 
     Attributes:
-        scratch_bytes: records outside pages, max_num_seqs rows over all KDA layers; 0 when pages hold them.
+        scratch_bytes: records outside pages, max_num_seqs rows over all KDA layers, twice as many with deferred
+            commits; 0 when pages hold them.
         capacity_gain_pct: block counts not floored, scratch not charged: the published definition.
         whole_block_gain_pct: the same with whole blocks.
         net_gain_pct: capacity_gain_pct when scratch is taken out of the same budget.
@@ -274,6 +279,7 @@ def plan_capacity(
     budget_bytes: int,
     placement: Placement = "page",
     cache_mode: CacheMode = "align",
+    commit: CommitMode = "every_step",
     max_num_seqs: int = 0,
     state_dtype: torch.dtype = torch.float32,
     activation_dtype: torch.dtype = torch.bfloat16,
@@ -287,14 +293,16 @@ def plan_capacity(
         budget_bytes: cache memory of one rank, KDA and attention together.
         placement: records in every KDA page, or in scratch sized by ``max_num_seqs`` rows.
         cache_mode: "align" keeps states at block boundaries for prefix caching; "none" keeps only the running ones.
+        commit: "deferred" keeps records of two windows a row, in scratch alone.
         attention_itemsize: bytes of one attention cache element, 1 for FP8.
         block_tokens: of an attention block under both schemes; 0 for as many as each needs.
         page_bytes: of every page under both schemes, padding included; 0 for as many as each needs.
     Raises:
-        ConfigError: a size is out of range, a page does not hold what must be in it, or the budget holds no block or no
-            more than the scratch.
+        ConfigError: a size is out of range, a page does not hold what must be in it, the budget holds no block or no
+            more than the scratch, or commits are deferred with records in pages.
     """
     _check_choice("placement", placement, Placement)
+    check_records_placed(placement, commit)
     _check_choice("cache_mode", cache_mode, CacheMode)
     check_count("max_model_len", max_model_len, least=1)
     check_count("budget_bytes", budget_bytes, least=1)
@@ -303,10 +311,11 @@ def plan_capacity(
         check_count(name, count, least=0)
     shape = model.layer_shape(tensor_parallel=tensor_parallel, draft_tokens=draft_tokens)
     pieces = layer_bytes(shape, state_dtype=state_dtype, activation_dtype=activation_dtype)
-    scratch_bytes = max_num_seqs * model.num_kda_layers * pieces.records if placement == "scratch" else 0
+    num_rows = max_num_seqs * _records_per_request(commit)
+    scratch_bytes = num_rows * model.num_kda_layers * pieces.records if placement == "scratch" else 0
     if scratch_bytes >= budget_bytes:
         raise ConfigError(
-            f"max_num_seqs: records of {max_num_seqs} rows need {scratch_bytes} bytes of scratch, the whole budget of "
+            f"max_num_seqs: records of {num_rows} rows need {scratch_bytes} bytes of scratch, the whole budget of "
             f"{budget_bytes}; lower max_num_seqs or raise the budget"
         )
 
@@ -332,6 +341,22 @@ def plan_capacity(
         whole_block_gain_pct=_gain_pct(recoverssm.whole_block_tokens, full_state.whole_block_tokens),
         net_gain_pct=_gain_pct(net.capacity_tokens, full_state.capacity_tokens),
     )
+
+
+def check_records_placed(placement: Placement, commit: CommitMode) -> None:
+    """Raises ConfigError where records cannot lie there."""
+    _check_choice("commit", commit, CommitMode)
+    if commit == "deferred" and placement == "page":
+        raise ConfigError(
+            "commit: expected 'every_step' with placement 'page', got 'deferred'; the next window would write over the "
+            "records that wait, as a page holds those of one window: take placement 'scratch'"
+        )
+
+
+def _records_per_request(commit: CommitMode) -> int:
+    """Windows whose records a request keeps: the last one, and with deferred commits what waits beside it."""
+    _check_choice("commit", commit, CommitMode)
+    return 2 if commit == "deferred" else 1
 
 
 def _kda_blocks_per_group(scheme: Scheme, cache_mode: CacheMode, draft_tokens: int) -> int:

@@ -255,3 +255,13 @@ def test_the_module_runs_as_a_command():
 
     assert done.returncode == 0
     assert "+10.97 %" in done.stdout
+
+
+def test_deferred_commits_take_twice_the_scratch_and_no_pages(capsys):
+    now = run_json(capsys, *PUBLISHED, "--placement", "scratch")
+    later = run_json(capsys, *PUBLISHED, "--placement", "scratch", "--commit", "deferred")
+
+    assert later["capacity"]["scratch_bytes"] == 2 * now["capacity"]["scratch_bytes"] > 0
+    assert "take placement 'scratch'" in later["placements"]["page"]["refused"]
+    assert main([*PUBLISHED, "--placement", "scratch", "--commit", "deferred"]) == 0
+    assert "records in scratch, commits deferred" in capsys.readouterr().out

@@ -262,3 +262,21 @@ sys.exit("triton" in sys.modules)
 """
 
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_deferred_commits_keep_records_of_two_windows_and_no_other_bytes():
+    """The bar of half a percent of 46 GiB at 32 requests, beyond the records of commits every step."""
+    shape = K3.layer_shape(tensor_parallel=8, draft_tokens=7)
+    now, later = (state_bytes(shape, 32, 69, scheme="recoverssm", commit=c) for c in ("every_step", "deferred"))
+    plans = [
+        plan_capacity(K3, **PUBLISHED, placement="scratch", max_num_seqs=32, commit=c)
+        for c in ("every_step", "deferred")
+    ]
+
+    assert later.total - now.total == now.records == 69 * 32 * 12 * 8 * 1024
+    assert plans[1].scratch_bytes - plans[0].scratch_bytes == now.records
+    assert now.records < 0.005 * 46 * 2**30
+    with pytest.raises(ConfigError, match="commit: expected 'every_step' with placement 'page'"):
+        plan_capacity(K3, **PUBLISHED, placement="page", commit="deferred")
+    with pytest.raises(ConfigError, match="commit: expected 'every_step' or 'deferred', got 'never'"):
+        plan_capacity(K3, **PUBLISHED, placement="scratch", commit="never")
