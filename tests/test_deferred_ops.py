@@ -20,7 +20,7 @@ from recoverssm import (
     reference,
     verify,
 )
-from tests.forms import use_form
+from tests.forms import skip_unless_runs, use_form
 from tests.test_commit_state import run_commit
 from tests.test_commit_state_async import commit as commit_async
 from tests.test_records_by_slot import VERIFY_FORMS
@@ -275,3 +275,17 @@ def test_vectors_of_another_length_are_refused(name):
 
     with pytest.raises(ShapeError, match=rf"record_rows\.{name}: expected \[N=3\], got \[2\]"):
         held.verify(rows=replace(held.rows, **{name: int32([0, 1], "cpu")}))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("lower_bound", [-5.0, None])
+@pytest.mark.parametrize("state_dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("length", [1, 4, 8, 9, 10, 16])
+def test_what_a_card_takes_for_its_layers_folds(length, state_dtype, lower_bound):
+    skip_unless_runs(90, exactly=True)
+    for num_heads in (1, 12):
+        case = WindowCase(
+            (length, 1, 0, length, length), (4, 2, 6, 0, 1), spec_query_len=length, num_heads=num_heads,
+            key_dim=128, value_dim=128, state_dtype=state_dtype, lower_bound=lower_bound,
+        )  # fmt: skip
+        check_fold(Waiting(case, "cuda", [length, None, 1, 1, (length + 1) // 2]), "cuda")
