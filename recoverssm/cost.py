@@ -107,6 +107,17 @@ def verify(sizes: LayerSizes, *, num_rows: int, num_tokens: int) -> Cost:
     )
 
 
+def verify_folding(sizes: LayerSizes, waiting_lens: Sequence[int], *, num_rows: int, num_tokens: int) -> Cost:
+    """One layer with deferred commits: what ``verify`` moves, waiting records in, and the states that have some out."""
+    num_waiting_rows, num_waiting_tokens = _live(waiting_lens)
+    fold = Cost(
+        read_bytes=num_waiting_tokens * sizes.record_bytes,
+        write_bytes=num_waiting_rows * sizes.state_bytes,
+        flops=num_waiting_tokens * sizes.fold_flops,
+    )
+    return verify(sizes, num_rows=num_rows, num_tokens=num_tokens) + fold
+
+
 def full_state_verify(sizes: LayerSizes, *, num_rows: int, num_tokens: int) -> Cost:
     """One layer of the baseline: read one state a row; write outputs and one whole state a token."""
     return Cost(
@@ -188,6 +199,13 @@ def commit(
     else:
         plan = align_plan(commit_lens, crossed, num_places=num_places)
     return plan + per_layer.times(num_layers)
+
+
+def commit_deferred(sizes: LayerSizes, commit_lens: Sequence[int], *, num_layers: int) -> Cost:
+    """One step with deferred commits where everybody waits: the plan, who waits, and conv of all layers."""
+    num_rows = len(commit_lens)  # the plan and entries in, lengths of both kinds out
+    waits = Cost(read_bytes=4 * num_rows * INDEX_ITEMSIZE, write_bytes=2 * num_rows * INDEX_ITEMSIZE, flops=0)
+    return commit_plan(num_rows=num_rows) + waits + compact_conv(sizes, commit_lens).times(num_layers)
 
 
 def step(sizes: LayerSizes, commit_lens: Sequence[int], *, num_rows: int, num_tokens: int, num_layers: int) -> Cost:

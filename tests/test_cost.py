@@ -148,6 +148,20 @@ def test_a_step_is_the_sum_of_its_parts():
     assert whole == parts
 
 
+def test_a_step_of_deferred_commits_writes_a_state_and_reads_none_twice():
+    sizes, rows = cost.LayerSizes(num_heads=3, state_itemsize=2), {"num_rows": 3, "num_tokens": 11}
+    lens = [0, 1, 4]
+
+    folding = cost.verify_folding(sizes, lens, **rows)
+
+    apart = cost.verify(sizes, **rows) + cost.commit_state(sizes, lens)
+    assert apart.read_bytes - folding.read_bytes == 2 * sizes.state_bytes  # of the two rows with anything to commit
+    assert (folding.write_bytes, folding.flops) == (apart.write_bytes, apart.flops)
+    commit = cost.commit_deferred(sizes, lens, num_layers=5)
+    plans = cost.commit_plan(num_rows=3).total_bytes + 6 * 3 * 4
+    assert commit.total_bytes == plans + cost.compact_conv(sizes, lens).times(5).total_bytes
+
+
 def test_ragged_rows_cost_what_their_tokens_cost():
     sizes = cost.LayerSizes(num_heads=2, key_dim=64, value_dim=32, state_itemsize=2)
 

@@ -7,6 +7,7 @@ from .base import OwnProvider, Prepared, Provider, Series
 from .full_state import FullStateProvider
 from .recoverssm import RecoverSSMProvider
 from .recoverssm_align import ALIGN, align_providers
+from .recoverssm_deferred import DEFERRED, deferred_providers
 from .recoverssm_pdl import CHAINED, chained_providers
 
 PROVIDERS: tuple[OwnProvider, ...] = (RecoverSSMProvider(), FullStateProvider())
@@ -14,6 +15,7 @@ PROVIDERS: tuple[OwnProvider, ...] = (RecoverSSMProvider(), FullStateProvider())
 __all__ = [
     "ALIGN",
     "CHAINED",
+    "DEFERRED",
     "PROVIDERS",
     "OwnProvider",
     "Prepared",
@@ -26,4 +28,4 @@ __all__ = [
 
 def extra_providers(case: BenchCase, device: torch.device) -> tuple[Provider, ...]:
     """What a process measures of some cases alone, besides ``PROVIDERS``."""
-    return (*align_providers(case), *chained_providers(case, device))
+    return (*align_providers(case), *chained_providers(case, device), *deferred_providers(case, device))

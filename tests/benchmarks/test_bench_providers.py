@@ -16,11 +16,13 @@ from benchmarks.inputs import NUM_UNOWNED_SLOTS
 from benchmarks.providers import (
     ALIGN,
     CHAINED,
+    DEFERRED,
     PROVIDERS,
     base,
     chained_providers,
     extra_providers,
     recoverssm_align,
+    recoverssm_deferred,
     recoverssm_pdl,
 )
 from benchmarks.providers.bare import launches_of, num_programs
@@ -351,6 +353,48 @@ def test_only_cards_that_can_and_few_cases_get_the_chain(monkeypatch):
 
     assert names == [(90, f"kimi_k3_tp8_b{num_requests}_t8_a3.84_fp32") for num_requests in (1, 32, 128)]
     assert chained_providers(SETS["nightly"][0], CPU) == ()
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_deferred_commits_are_right_and_stay_finite_when_called_again(dtype):
+    case = replace(tiny(f"kimi_k3_tp8_b32_t8_a3.84_{dtype}"), num_layers=2)
+    prepared = DEFERRED.prepare(case, CPU, 7, 0)
+    checklist = Checklist("case", DEFERRED.name, INTERPRETED)
+    prepared.check(checklist)
+    series = prepared.series()
+    for one in series:
+        for call in one.calls:
+            call()
+        one.restore()
+
+    assert [check for check in checklist.checks if not check.passed] == []
+    assert {check.op for check in checklist.checks} == {"verify", "flush", "commit"}
+    assert prepared.num_non_finite() == 0
+    assert tuple((one.op, one.contract) for one in series) == DEFERRED.series_names
+    assert DEFERRED.needed_bytes(case, 0) > DEFERRED.cache_bytes(case)
+
+
+def test_a_step_of_deferred_commits_moves_a_state_twice_and_separate_ones_three_times():
+    case = replace(tiny("kimi_k3_tp8_b32_t8_a3.84_fp32"), num_layers=2)
+    deferred, separate = (
+        {one.op: one.cost for one in provider.prepare(case, CPU, 7, 0).series()}
+        for provider in (DEFERRED, PROVIDERS[0])
+    )
+    states = case.num_requests * case.num_layers * base.layer_sizes(case).state_bytes
+
+    assert separate["step"].total_bytes - deferred["step"].total_bytes == pytest.approx(states, rel=0.01)
+    assert separate["step"].flops == deferred["step"].flops
+
+
+def test_five_cases_of_a_night_are_measured_with_deferred_commits_where_verify_folds(monkeypatch):
+    builders = SimpleNamespace(build_state_pools=lambda *_: [None], build_records=lambda *_: [None])
+    monkeypatch.setattr(recoverssm_deferred, "inputs", builders)
+    for can in (True, False):
+        monkeypatch.setattr(recoverssm_deferred, "folds", lambda *_, can=can: can)
+        cuda = torch.device("cuda", 0)
+        names = {case.name for case in SETS["nightly"] if recoverssm_deferred.deferred_providers(case, cuda)}
+        assert names == (recoverssm_deferred.CASES if can else set())
+    assert not any(recoverssm_deferred.deferred_providers(case, CPU) for case in SETS["nightly"])
 
 
 def aligned(dtype="fp32", num_layers=2):
