@@ -12,7 +12,7 @@ from torch import Tensor
 from recoverssm.checks import check_row_vector
 from recoverssm.dispatch import describe
 from recoverssm.errors import ArgumentError
-from recoverssm.types import NULL_SLOT, Boundaries, CommitPlan
+from recoverssm.types import NULL_SLOT, Boundaries, CommitPlan, RecordRows
 
 
 def check_rows(
@@ -48,6 +48,39 @@ def check_rows(
             raise ArgumentError(
                 f"state_indices: expected a slot of its own for every row, got {slot} for row {rows_of[slot]} and {row}"
             )
+
+
+def check_entries(rows: RecordRows, query_start_loc: Tensor, state_indices: Tensor, *, num_records: int) -> None:
+    """Check that every live row writes an entry of its own, and none that waits.
+
+    Args:
+        query_start_loc, state_indices: as for ``check_rows``, which they have passed. num_records: R.
+    Raises:
+        ArgumentError: an entry outside the records, of two rows, or both written and waiting.
+        ShapeError, DtypeError, StrideError, DeviceError: ``rows`` are no such vectors.
+    """
+    device, num_rows = state_indices.device, state_indices.numel()
+    for name in ("written", "waiting", "waiting_lens"):
+        if (vector := getattr(rows, name)) is not None:
+            check_row_vector(f"record_rows.{name}", describe(vector), num_rows, device)
+    if _is_capturing(device):
+        return
+    live = ((state_indices > NULL_SLOT) & (query_start_loc.diff() > 0)).tolist()
+    written = rows.written.tolist()
+    seen: dict[int, tuple[int, str]] = {}
+    waiting = [-1] * num_rows if rows.waiting is None else rows.waiting.tolist()
+    for row in (row for row, is_live in enumerate(live) if is_live):
+        for name, entry, least in (("written", written[row], 0), ("waiting", waiting[row], -1)):
+            if not least <= entry < num_records:
+                raise ArgumentError(
+                    f"record_rows.{name}[{row}]: expected {least} to {num_records - 1}, an entry of the records, got "
+                    f"{entry}; they are what record_step gave for this step"
+                )
+            if entry >= 0 and seen.setdefault(entry, (row, name)) != (row, name):
+                raise ArgumentError(
+                    f"record_rows.{name}[{row}]: expected an entry of its own, got {entry}, which is {seen[entry][1]} "
+                    f"for row {seen[entry][0]}"
+                )
 
 
 def check_counts(

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recoverssm import (
+    ArgumentError,
     Boundaries,
     CommitPlan,
     ConfigError,
@@ -20,6 +21,7 @@ from recoverssm import (
     reference,
     verify,
 )
+from recoverssm.launch import load_table
 from tests.forms import skip_unless_runs, use_form
 from tests.test_commit_state import run_commit
 from tests.test_commit_state_async import commit as commit_async
@@ -289,3 +291,52 @@ def test_what_a_card_takes_for_its_layers_folds(length, state_dtype, lower_bound
             key_dim=128, value_dim=128, state_dtype=state_dtype, lower_bound=lower_bound,
         )  # fmt: skip
         check_fold(Waiting(case, "cuda", [length, None, 1, 1, (length + 1) // 2]), "cuda")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("written", [0, 6, 2], r"record_rows\.written\[1\]: expected 0 to 5, an entry of the records, got 6"),
+        ("written", [0, -1, 2], r"record_rows\.written\[1\]: expected 0 to 5, an entry of the records, got -1"),
+        (
+            "written",
+            [0, 2, 2],
+            r"record_rows\.written\[2\]: expected an entry of its own, got 2, which is written for row 1",
+        ),
+        ("waiting", [3, -2, -1], r"record_rows\.waiting\[1\]: expected -1 to 5"),
+        (
+            "waiting",
+            [4, 0, -1],
+            r"record_rows\.waiting\[1\]: expected an entry of its own, got 0, which is written for row 0",
+        ),
+    ],
+)
+def test_debug_names_the_row_whose_entry_is_not_its_own(name, value, message):
+    held = Waiting(FULL, "cpu", [1, 1, 1])
+    before = storage_bits(held.records.correction)
+
+    with pytest.raises(ArgumentError, match=message):
+        held.verify(rows=replace(held.rows, **{name: int32(value, "cpu")}), debug=True)
+    assert torch.equal(storage_bits(held.records.correction), before)
+    held.verify(debug=True)
+
+
+@pytest.mark.parametrize("state_dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_every_tiling_of_the_table_folds_to_the_same_bits(state_dtype, monkeypatch):
+    """Small and large batches take other rows of it. (The emulator sums long products in an order of its own.)"""
+    rows = [
+        row
+        for row in load_table()
+        if (row.op, row.form, row.state_dtype) == ("verify_folding", "wgmma", state_dtype) and row.min_tokens == 1
+    ]
+    results = []
+    for row in rows:
+        held = Waiting(replace(LARGE, state_dtype=state_dtype), "cpu", [3, None, 2, 5])
+        with monkeypatch.context() as patch:
+            constants = {name: x for name, x in row.constants.items() if name not in ("maxnreg", "num_warps")}
+            use_form(patch, "verify_folding", "wgmma", "cpu", **constants)
+            held.verify()
+        results.append(storage_bits(held.window.checkpoint_states[0]))
+
+    assert len(results) == 2
+    assert torch.equal(*results)

@@ -11,7 +11,7 @@ from recoverssm import triton_compat
 from recoverssm.checks import check_layer, check_out, check_records, check_row_vector
 from recoverssm.dispatch import Prepared, TensorMeta, describe, device_of
 from recoverssm.errors import ConfigError
-from recoverssm.faults import check_rows
+from recoverssm.faults import check_entries, check_rows
 from recoverssm.kernels import gluon_kernel
 from recoverssm.kernels.verify import _verify_kernel
 from recoverssm.launch import Form, Problem, can_launch, device_arch, rows_aligned, tiled_launch
@@ -108,8 +108,9 @@ def verify(
         query_start_loc: [N + 1] int32, not decreasing, at most M. state_indices: [N] int32.
         out: [M, H, V] like v, or None to allocate; it may be v itself, and shares memory with nothing else.
         enable_pdl: begin while the kernel before in the stream is still running (programmatic dependent launch). Only
-            where a kernel launched without it stands between whatever last wrote checkpoint_state, gate, state_indices
-            or query_start_loc and this call, as the first verify of a step does when it is called without: docs/pdl.md.
+            where a kernel launched without it stands between whatever last wrote checkpoint_state, gate, state_indices,
+            query_start_loc, record_rows or tokens that wait and this call, as the first verify of a step does when it
+            is called without: docs/pdl.md.
         key_gate_recorded: take keys and raw gates from records.key_gate, where whoever made them has put them already.
             k and raw_gate are then None, and key_gate is left alone: docs/integrating.md section 1.
         record_rows: with deferred commits, what ``record_step`` gave for this step. Row n then writes the entry it
@@ -119,7 +120,8 @@ def verify(
         out.
     Raises:
         ShapeError, DtypeError, StrideError, DeviceError: before any launch.
-        ArgumentError: with ``debug``, a slot outside the pool or of two rows, or rows of tokens that are not there.
+        ArgumentError: with ``debug``, a slot outside the pool or of two rows, rows of tokens that are not there, or an
+            entry outside the records, of two rows, or both written and waiting.
         ConfigError: record_rows beside records by slot; k or raw_gate beside key_gate_recorded, or missing without it;
             enable_pdl where it cannot be:
             another card than sm_90, or a layer that sm_90's form is not for.
@@ -127,6 +129,8 @@ def verify(
     """
     if debug and not is_compiling():
         check_rows(query_start_loc, state_indices, num_slots=checkpoint_state.shape[0], num_tokens=q.shape[0])
+        if record_rows is not None:
+            check_entries(record_rows, query_start_loc, state_indices, num_records=records.correction.shape[0])
     if out is None:
         out = torch.empty(v.shape, dtype=v.dtype, device=v.device)
     if key_gate_recorded:
