@@ -22,6 +22,7 @@ from recoverssm import (
     verify,
 )
 from recoverssm.launch import load_table
+from tests.compile_forms import compile_ahead
 from tests.forms import skip_unless_runs, use_form
 from tests.test_commit_state import run_commit
 from tests.test_commit_state_async import commit as commit_async
@@ -279,18 +280,68 @@ def test_vectors_of_another_length_are_refused(name):
         held.verify(rows=replace(held.rows, **{name: int32([0, 1], "cpu")}))
 
 
-@pytest.mark.gpu
-@pytest.mark.parametrize("lower_bound", [-5.0, None])
-@pytest.mark.parametrize("state_dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("length", [1, 4, 8, 9, 10, 16])
-def test_what_a_card_takes_for_its_layers_folds(length, state_dtype, lower_bound):
+# --- on a card, with the rows that the table has for small and large batches
+
+COMBINATIONS = [
+    (length, dtype, bound, num_heads)
+    for length in (1, 8, 9, 16)
+    for dtype in (torch.float32, torch.bfloat16)
+    for bound in (-5.0, None)
+    for num_heads in (2, 24)
+]
+
+
+def ragged(length, state_dtype, lower_bound, num_heads, device):
+    case = WindowCase(
+        (length, 1, 0, length, length), (4, 2, 6, 0, 1), spec_query_len=length, num_heads=num_heads,
+        key_dim=128, value_dim=128, state_dtype=state_dtype, lower_bound=lower_bound,
+    )  # fmt: skip
+    return Waiting(case, device, [length, None, 1, 1, (length + 1) // 2])
+
+
+def gpu_calls(device):
+    """What the tests below launch."""
+    return (lambda each=each: ragged(*each, device).verify() for each in COMBINATIONS)
+
+
+@pytest.fixture(scope="module")
+def sm_90():
     skip_unless_runs(90, exactly=True)
-    for num_heads in (1, 12):
-        case = WindowCase(
-            (length, 1, 0, length, length), (4, 2, 6, 0, 1), spec_query_len=length, num_heads=num_heads,
-            key_dim=128, value_dim=128, state_dtype=state_dtype, lower_bound=lower_bound,
-        )  # fmt: skip
-        check_fold(Waiting(case, "cuda", [length, None, 1, 1, (length + 1) // 2]), "cuda")
+    compile_ahead("tests.test_deferred_ops", 90)
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("sm_90")
+@pytest.mark.parametrize("combination", COMBINATIONS, ids=str)
+def test_what_a_card_takes_for_its_layers_folds(combination):
+    check_fold(ragged(*combination, "cuda"), "cuda")
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("sm_90")
+@pytest.mark.parametrize("state_dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_bits_that_a_card_folds_do_not_depend_on_the_batch(state_dtype):
+    """Among 24 rows, which the table gives other tiles than one."""
+    number = 24
+    slots = tuple(range(1, number + 1))
+    case = WindowCase(
+        (8,) * number, slots, spec_query_len=8, num_heads=12, key_dim=128, value_dim=128, state_dtype=state_dtype
+    )
+    many = Waiting(case, "cuda", [(row % 8) + 1 for row in range(number)])
+    named = many.rows
+    states, window = many.window.checkpoint_states[0].clone(), many.window
+    many.verify()
+
+    for row in (0, 7, 23):
+        rows = RecordRows(*(x[row : row + 1].clone() for x in (named.written, named.waiting, named.waiting_lens)))
+        tokens, out = slice(8 * row, 8 * row + 8), torch.empty_like(window.out[:8])
+        single, records = states.clone(), Records(many.records.correction.clone(), many.records.key_gate.clone())
+        activations = [x[tokens] for x in window.activations]
+        starts, slot = int32([0, 8], "cuda"), window.state_indices[row : row + 1].clone()
+        verify(*activations, single, records, window.layer_gate(), starts, slot, out=out, record_rows=rows)
+        assert torch.equal(out, window.out[tokens])
+        assert torch.equal(single[row + 1], window.checkpoint_states[0][row + 1])
+        assert torch.equal(records.correction[row], many.records.correction[row])
 
 
 @pytest.mark.parametrize(
