@@ -118,12 +118,13 @@ class WaitingRecords:
         self.flush(flushed)
 
         written, waiting = ([NO_ENTRY] * step.state_indices.numel() for _ in range(2))
-        for slot, row in rows.items():
-            written[row] = self._free.pop()
+        for entry, (slot, row) in zip(self._free, rows.items(), strict=False):
+            written[row] = entry
             if slot in self._of:
                 waiting[row] = self._of[slot].entry
         given = self._rows(step, written, waiting)
-        self._free += [self._of.pop(slot).entry for slot in rows if slot in self._of]  # later verifies come later
+        read = [self._of.pop(slot).entry for slot in rows if slot in self._of]  # before any later verify writes
+        self._free = self._free[len(rows) :] + read
         if not step.is_dummy:
             self._written[step.step_id] = _Written(written, given)
         return given

@@ -330,6 +330,7 @@ def test_a_batch_of_more_rows_than_the_context_has_is_refused_before_anything_is
 
     with pytest.raises(ShapeError, match="expected at most max_num_rows=2 rows, got 3"):
         life.record_step(step)
+    assert len(life._waiting._free) == 8
 
 
 def test_entries_of_neighbouring_steps_differ():
