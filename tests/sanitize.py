@@ -27,9 +27,10 @@ def launch_all() -> int:
     import pytest
     import torch
 
-    from recoverssm import CommitContext, full_state_verify, triton_compat
+    from recoverssm import CommitContext, RecordRows, full_state_verify, triton_compat
     from recoverssm.launch import device_arch
     from tests.forms import use_form
+    from tests.test_deferred_ops import Waiting
     from tests.test_full_state import FullStateWindow
     from tests.test_verify import run_verify
     from tests.test_verify_wgmma import wide
@@ -55,7 +56,17 @@ def launch_all() -> int:
         )
         context.commit(int32(case.query_lens, "cuda"), window.query_start_loc, window.state_indices)
         full_state_verify(*full.activations, full.pool, *full.arguments(), out=full.out)
-        calls += 5
+        held = Waiting(case, "cuda", [2] * len(case.slots))
+        window, rows = held.window, held.rows
+        context = CommitContext(
+            window.checkpoint_states, [held.records], [conv], window.gate, max_num_rows=len(case.slots)
+        )
+        held.verify(rows=rows if context.folds else RecordRows(rows.written))
+        lens = int32([0] * held.records.correction.shape[0], "cuda")
+        arguments = (int32(case.query_lens, "cuda"), window.query_start_loc, window.state_indices)
+        context.commit(*arguments, record_rows=rows.written, waiting_lens=lens)
+        context.commit_waiting(rows.written, lens, window.state_indices)
+        calls += 12
     if arch >= 80 and triton_compat.IS_TESTED:
         with pytest.MonkeyPatch.context() as patch:
             use_form(patch, "verify", "mma", "cuda", **MMA)
