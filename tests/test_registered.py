@@ -7,7 +7,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from recoverssm import GateParams, verify
-from tests.test_dispatch import OPS, changed, parts_of
+from tests.calls import OPS, changed, parts_of
 from tests.windows import FULL, Window, assert_matches, relative_error, storage_bits
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch's compiler warns of itself, and advises about TF32

@@ -25,8 +25,8 @@ from recoverssm import (
     reference,
     verify,
 )
+from tests.calls import OPS, changed, parts_of
 from tests.test_commit_state import fill_records
-from tests.test_dispatch import OPS, changed, parts_of
 from tests.test_full_state import FullStateWindow
 from tests.windows import INT_OF, Window, WindowCase, assert_gaps_untouched, int32, storage_bits
 

@@ -18,7 +18,7 @@ from recoverssm import (
 )
 from recoverssm.dispatch import planned_for
 from recoverssm.triton_compat import KernelLaunch
-from tests.test_dispatch import noted_launches
+from tests.calls import noted_launches
 
 CONFIG = RecoverSSMConfig(num_heads=12, draft_tokens=7, max_num_requests=40)
 CONFIGS = {

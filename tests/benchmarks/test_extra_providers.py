@@ -1,0 +1,163 @@
+"""Providers that a few cases get: verifies in a chain, deferred commits, commits in align mode."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import recoverssm
+from benchmarks import inputs
+from benchmarks.cases import SETS
+from benchmarks.checks import INTERPRETED, Checklist
+from benchmarks.providers import (
+    ALIGN,
+    CHAINED,
+    DEFERRED,
+    PROVIDERS,
+    base,
+    chained_providers,
+    extra_providers,
+    recoverssm_align,
+    recoverssm_deferred,
+    recoverssm_pdl,
+)
+from recoverssm import committer
+from tests.benchmarks.test_bench_providers import CPU, tiny
+
+
+def test_a_chain_of_verifies_begins_with_one_that_waits_for_all_before_it(monkeypatch):
+    case = replace(tiny("kimi_k3_tp8_b32_t3_a2.73_fp32"), num_layers=3)
+    verify, chained = recoverssm.verify, []
+
+    def ordinary(*args, enable_pdl, **kwargs):
+        chained.append(enable_pdl)
+        return verify(*args, **kwargs)
+
+    monkeypatch.setattr(recoverssm, "verify", ordinary)
+    prepared = CHAINED.prepare(case, CPU, 0, 0)
+    checklist = Checklist("case", CHAINED.name, INTERPRETED)
+    prepared.check(checklist)
+    series = {one.op: one for one in prepared.series()}
+    found = []
+    for op in ("verify", "step"):
+        chained.clear()
+        for call in series[op].calls:
+            call()
+        found.append(list(chained))
+
+    assert all(check.passed for check in checklist.checks)
+    assert tuple((one.op, one.contract) for one in prepared.series()) == CHAINED.series_names
+    assert found == [[False, True, True]] * 2
+
+
+def test_only_cards_that_can_and_few_cases_get_the_chain(monkeypatch):
+    card, names = torch.device("cuda", 0), []
+    for arch in (80, 90, 100):
+        monkeypatch.setattr(recoverssm_pdl, "device_arch", lambda _, arch=arch: arch)
+        names += [(arch, case.name) for case in SETS["nightly"] if chained_providers(case, card)]
+
+    assert names == [(90, f"kimi_k3_tp8_b{num_requests}_t8_a3.84_fp32") for num_requests in (1, 32, 128)]
+    assert chained_providers(SETS["nightly"][0], CPU) == ()
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_deferred_commits_are_right_and_stay_finite_when_called_again(dtype):
+    case = replace(tiny(f"kimi_k3_tp8_b32_t8_a3.84_{dtype}"), num_layers=2)
+    prepared = DEFERRED.prepare(case, CPU, 7, 0)
+    checklist = Checklist("case", DEFERRED.name, INTERPRETED)
+    prepared.check(checklist)
+    series = prepared.series()
+    for one in series:
+        for call in one.calls:
+            call()
+        one.restore()
+
+    assert [check for check in checklist.checks if not check.passed] == []
+    assert {check.op for check in checklist.checks} == {"verify", "flush", "commit"}
+    assert prepared.num_non_finite() == 0
+    assert tuple((one.op, one.contract) for one in series) == DEFERRED.series_names
+    assert DEFERRED.needed_bytes(case, 0) > DEFERRED.cache_bytes(case)
+
+
+def test_a_step_of_deferred_commits_moves_a_state_twice_and_separate_ones_three_times():
+    case = replace(tiny("kimi_k3_tp8_b32_t8_a3.84_fp32"), num_layers=2)
+    deferred, separate = (
+        {one.op: one.cost for one in provider.prepare(case, CPU, 7, 0).series()}
+        for provider in (DEFERRED, PROVIDERS[0])
+    )
+    states = case.num_requests * case.num_layers * base.layer_sizes(case).state_bytes
+
+    assert separate["step"].total_bytes - deferred["step"].total_bytes == pytest.approx(states, rel=0.01)
+    assert separate["step"].flops == deferred["step"].flops
+
+
+def test_five_cases_of_a_night_are_measured_with_deferred_commits_where_verify_folds(monkeypatch):
+    builders = SimpleNamespace(build_state_pools=lambda *_: [None], build_records=lambda *_: [None])
+    monkeypatch.setattr(recoverssm_deferred, "inputs", builders)
+    for can in (True, False):
+        monkeypatch.setattr(recoverssm_deferred, "folds", lambda *_, can=can: can)
+        cuda = torch.device("cuda", 0)
+        names = {case.name for case in SETS["nightly"] if recoverssm_deferred.deferred_providers(case, cuda)}
+        assert names == (recoverssm_deferred.CASES if can else set())
+    assert not any(recoverssm_deferred.deferred_providers(case, CPU) for case in SETS["nightly"])
+
+
+def aligned(dtype="fp32", num_layers=2):
+    """A tiny case in which a request accepts 3 or 4 of 8 tokens, as in the cases that the provider is for."""
+    return replace(tiny(f"kimi_k3_tp8_b32_t8_a3.84_{dtype}"), num_layers=num_layers)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_commits_in_align_mode_are_right_and_stay_finite_when_called_again(dtype):
+    prepared = ALIGN.prepare(aligned(dtype), CPU, 7, 0)
+    checklist = Checklist("case", ALIGN.name, INTERPRETED)
+    prepared.check(checklist)
+    series = prepared.series()
+    for one in series:
+        one.calls[0]()
+
+    assert [check for check in checklist.checks if not check.passed] == []
+    assert {check.op for check in checklist.checks} == {"align", "commit", "commit_crossing"}
+    assert prepared.num_non_finite() == 0
+    assert tuple((one.op, one.contract) for one in series) == ALIGN.series_names
+    assert ALIGN.needed_bytes(aligned(dtype), 0) > ALIGN.cache_bytes(aligned(dtype))
+
+
+def test_everyone_crosses_in_one_series_and_nobody_in_the_other():
+    prepared = ALIGN.prepare(aligned(), CPU, 7, 0)
+    before = [state.clone() for state in prepared._states]
+    written = {}
+    for one in prepared.series()[1:]:
+        one.calls[0]()
+        written[one.op] = sum(
+            int((x != y).flatten(1).any(1).sum()) for x, y in zip(prepared._states, before, strict=True)
+        )
+        one.restore()
+
+    costs = {one.op: one.cost for one in prepared.series()}
+    num_states = 2 * aligned().num_requests  # two layers
+    assert written == {"commit": num_states, "commit_crossing": 2 * num_states}
+    extra = costs["commit_crossing"].write_bytes - costs["commit"].write_bytes
+    assert extra > num_states * base.layer_sizes(aligned()).state_bytes
+
+
+def test_a_boundary_that_is_not_written_fails_the_check(monkeypatch):
+    commit_state = committer.commit_state
+    monkeypatch.setattr(committer, "commit_state", lambda *a, boundaries, **kw: commit_state(*a, boundaries=None, **kw))
+    checklist = Checklist("case", ALIGN.name, INTERPRETED)
+
+    ALIGN.prepare(aligned(), CPU, 7, 0).check(checklist)
+
+    assert {check.op for check in checklist.checks if not check.passed} == {"commit_crossing"}
+
+
+def test_two_cases_of_a_night_are_measured_in_align_mode():
+    measured = [case.name for case in SETS["nightly"] if ALIGN in extra_providers(case, CPU)]
+
+    assert measured == sorted(recoverssm_align.CASES, reverse=True)
+    assert all(
+        min(inputs.accepted_counts(case)) > recoverssm_align.CROSSED_AT
+        for case in SETS["nightly"]
+        if case.name in measured
+    )
