@@ -1,6 +1,7 @@
 """RecoverSSM with deferred commits: each verify folds the step before, and a commit is its plan and conv windows."""
 
 from functools import partial
+from itertools import product
 
 import torch
 
@@ -92,9 +93,9 @@ class PreparedDeferred:
         self._lens[self._waiting.long()] = step.num_sampled
         lens = self._contexts[0].plan_waiting(self._waiting, self._lens, self._slots)
         self._rows = RecordRows(self._written, self._waiting, lens.clone())
-        for each in self._sets:  # what waits is real
-            for layer in range(case.num_layers):
-                self._verify_into(each.checkpoint_states[layer], each.records[layer], layer, RecordRows(self._waiting))
+        for each, layer in product(self._sets, range(case.num_layers)):  # real entries, whichever series comes first
+            for written in (self._waiting, self._written):
+                self._verify_into(each.checkpoint_states[layer], each.records[layer], layer, RecordRows(written))
 
     # --- calls
 
@@ -174,6 +175,8 @@ class PreparedDeferred:
         owned, limit = self._slots.long(), checklist.limits.state(self._case.state_dtype)
         expected = [self._by_reference(layer, self._rows)[0] for layer in layers]
         for layer in layers:
+            self._out.fill_(torch.nan)
+            layer_set.records[layer].correction[self._written.long()] = torch.nan
             self._verify(layer_set, layer)
             self._check_records(checklist, layer)
         folded = [layer_set.checkpoint_states[layer].clone() for layer in layers]

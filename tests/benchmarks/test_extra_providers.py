@@ -61,6 +61,16 @@ def test_only_cards_that_can_and_few_cases_get_the_chain(monkeypatch):
     assert chained_providers(SETS["nightly"][0], CPU) == ()
 
 
+@pytest.mark.parametrize("provider", [*PROVIDERS, ALIGN, DEFERRED], ids=lambda provider: provider.name)
+def test_whichever_series_is_timed_first_finds_finite_memory_in_every_set(provider):
+    case = replace(tiny("kimi_k3_tp8_b32_t8_a3.84_fp32"), num_layers=3)
+    l2_bytes = 2 * case.num_layers * base.layer_sizes(case).state_bytes  # four sets of what rotates
+    prepared = provider.prepare(case, CPU, 7, l2_bytes)
+    prepared.check(Checklist("case", provider.name, INTERPRETED))
+
+    assert prepared.num_non_finite() == 0
+
+
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_deferred_commits_are_right_and_stay_finite_when_called_again(dtype):
     case = replace(tiny(f"kimi_k3_tp8_b32_t8_a3.84_{dtype}"), num_layers=2)
