@@ -87,8 +87,9 @@ class CommitContext:
         self._plans: dict[int, AlignPlan] = {}
         self._folds = all(map(partial(folds, lower_bound=gate.lower_bound), checkpoint_states, records))
         self._full_windows = torch.arange(max_num_rows + 1, dtype=torch.int32, device=device) * window
-        self._lens_now, *waiting = (torch.zeros(max_num_rows, dtype=torch.int32, device=device) for _ in range(4))
-        self._waiting_plan = CommitPlan(*waiting)
+        self._lens_now, *waiting = (torch.zeros(max_num_rows, dtype=torch.int32, device=device) for _ in range(7))
+        # A step's verifies may still have to read the first when what waits for others is committed.
+        self._folded, self._flushed = CommitPlan(*waiting[:3]), CommitPlan(*waiting[3:])
 
     @property
     def device(self) -> torch.device:
@@ -126,12 +127,15 @@ class CommitContext:
                 what waits. Conv windows do not wait.
         Raises:
             ShapeError, DtypeError, StrideError, DeviceError: before any launch.
-            ArgumentError: ``align`` is missing, is of no use here, or has blocks of another size; with ``debug``, a
-                count above the tokens of its row or below 0, or a slot outside the pool or of two rows.
+            ArgumentError: ``align`` is missing, is of no use here, or has blocks of another size; one of record_rows
+                and waiting_lens without the other; with ``debug``, a count above the tokens of its row or below 0, or a
+                slot outside the pool or of two rows.
         """
         block_size = None if align is None else align.block_size
         if block_size != self._block_size:
             raise ArgumentError(f"align: expected block_size={self._block_size} as in this context, got {block_size}")
+        if (record_rows is None) != (waiting_lens is None):
+            raise ArgumentError("record_rows, waiting_lens: expected both, with deferred commits, or neither, got one")
         plan, boundaries = self._plan_of(state_indices.numel()), None
         rows, window = (num_sampled, query_start_loc, state_indices), self._spec_query_len
         if self._debug and not is_compiling():
@@ -144,7 +148,7 @@ class CommitContext:
             boundaries = plan.boundaries
         if self._debug and not is_compiling():
             check_written(plan.commit, boundaries, num_slots=self._num_slots)
-        if record_rows is None or waiting_lens is None:
+        if record_rows is None or waiting_lens is None:  # neither
             self._commit_layers(plan.commit, boundaries)
             return plan.commit
         lens_now = self._lens_now[: state_indices.numel()]
@@ -162,16 +166,17 @@ class CommitContext:
             waiting: [N] int32, entries of the records, -1 for none. state_indices: [N] int32.
             waiting_lens: [R] int32, what ``commit`` left there.
         """
-        return self._plan_waiting(waiting, waiting_lens, state_indices).commit_lens
+        return self._plan_waiting(self._folded, waiting, waiting_lens, state_indices).commit_lens
 
     def commit_waiting(self, waiting: Tensor, waiting_lens: Tensor, state_indices: Tensor) -> None:
         """Commit what waits for the states in slots ``state_indices``; arguments as in ``plan_waiting``."""
-        self._commit_states(self._plan_waiting(waiting, waiting_lens, state_indices), None, waiting)
+        self._commit_states(self._plan_waiting(self._flushed, waiting, waiting_lens, state_indices), None, waiting)
 
-    def _plan_waiting(self, waiting: Tensor, waiting_lens: Tensor, state_indices: Tensor) -> CommitPlan:
+    def _plan_waiting(
+        self, buffer: CommitPlan, waiting: Tensor, waiting_lens: Tensor, state_indices: Tensor
+    ) -> CommitPlan:
         num_rows = state_indices.numel()
         self._check_num_rows(num_rows)
-        buffer = self._waiting_plan
         rows = (buffer.commit_lens, buffer.source_slots, buffer.final_slots)
         plan = CommitPlan(*(row[:num_rows] for row in rows))
         starts = self._full_windows[: num_rows + 1]

@@ -154,15 +154,20 @@ class RecordRows:
     """Where the rows of a step have their records when commits are deferred; from ``RecoverSSMState.record_step``.
 
     Attributes:
-        written: [N] int32, the entry that verify writes for each row; -1 for rows without tokens.
+        written: [N] int32, the entry that verify writes for each row; -1 for rows without tokens and for those of a
+            dummy step, of which nothing may be written.
         waiting: [N] int32, the entry with accepted tokens that the row's state lacks, -1 for none. None where verify
             folds nothing, and states lack nothing.
-        waiting_lens: [N] int32, how many tokens of that entry.
+        waiting_lens: [N] int32, how many tokens of that entry; None likewise.
     """
 
     written: Tensor
     waiting: Tensor | None = None
     waiting_lens: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if (self.waiting is None) != (self.waiting_lens is None):
+            raise ArgumentError("waiting, waiting_lens: expected both, or neither where nothing is folded, got one")
 
 
 @dataclass(frozen=True, slots=True)
