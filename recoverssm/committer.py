@@ -12,8 +12,15 @@ from recoverssm.dispatch import describe
 from recoverssm.errors import ArgumentError, ShapeError
 from recoverssm.faults import check_counts, check_rows, check_written
 from recoverssm.ops import align_plan, commit_plan, commit_state, compact_conv, defer_plan
-from recoverssm.ops.verify import folds
+from recoverssm.ops.verify import can_fold
 from recoverssm.types import AlignInputs, AlignPlan, Boundaries, CommitPlan, GateParams, LayerTable, Records
+
+MIN_FOLDING_HEADS = 96
+"""Request-heads, rows of the padded batch x heads, from which a verify folds. With fewer a commit before it is quicker.
+
+On an H200 a step of 12 and of 96 request-heads took 387 and 562 us folding, 318 and 634 with a commit of its own; no
+size between them is measured (docs/decisions/0031). Rows of the launch table change at 96 as well.
+"""
 
 
 class CommitContext:
@@ -85,7 +92,7 @@ class CommitContext:
             max_num_rows, spec_query_len=window, block_size=window if block_size is None else block_size, device=device
         )
         self._plans: dict[int, AlignPlan] = {}
-        self._folds = all(map(partial(folds, lower_bound=gate.lower_bound), checkpoint_states, records))
+        self._can_fold = all(map(partial(can_fold, lower_bound=gate.lower_bound), checkpoint_states, records))
         self._full_windows = torch.arange(max_num_rows + 1, dtype=torch.int32, device=device) * window
         self._lens_now, *waiting = (torch.zeros(max_num_rows, dtype=torch.int32, device=device) for _ in range(7))
         # A step's verifies may still have to read the first when what waits for others is committed.
@@ -101,10 +108,17 @@ class CommitContext:
         """R, the entries of records."""
         return self._corrections.element_type.shape[0]
 
-    @property
-    def folds(self) -> bool:
-        """Whether verify of every layer can fold what waits; else it has to be committed before, in all layers."""
-        return self._folds
+    def folds(self, num_rows: int) -> bool:
+        """Whether verify of so many rows, padding included, folds what waits; else that is committed before.
+
+        The padded batch decides, as it does which graph runs: what a graph holds cannot change.
+
+        Raises:
+            ShapeError: more than max_num_rows.
+        """
+        self._check_num_rows(num_rows)
+        num_heads = self._states.element_type.shape[1]
+        return self._can_fold and num_rows * num_heads >= MIN_FOLDING_HEADS
 
     def commit(
         self,

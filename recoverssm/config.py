@@ -37,7 +37,8 @@ class RecoverSSMConfig:
         placement: records in "scratch", by speculative row, or in each slot's "page" (``page_layout``).
         conv_layout: "SD", a conv slot is [conv_state_len, 3HD], or "DS", it is [3HD, conv_state_len].
         commit: "every_step", or "deferred": accepted tokens wait in the records for the next verify of their request,
-            which reads and writes its state once; ``RecoverSSMState.flush`` for whoever else reads it.
+            which reads and writes its state once; ``RecoverSSMState.flush`` for whoever else reads it. Small batches
+            commit before that verify, so that a state's last bits may depend on the batch.
         tensor_parallel, pipeline_parallel: ranks. micro_batches: parts of a batch that are verified before the first
             of them is committed, each a step. With p stages and m parts p x m steps are in flight, each with staging
             buffers, a ``CommitContext`` and, in scratch, records of its own.

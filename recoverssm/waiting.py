@@ -36,9 +36,8 @@ class Deferring(Protocol):
         """Entries of the records."""
         ...
 
-    @property
-    def folds(self) -> bool:
-        """Whether verify of every layer folds what waits."""
+    def folds(self, num_rows: int) -> bool:
+        """Whether verify of a batch of so many rows folds what waits, as in ``CommitContext``."""
         ...
 
     def plan_waiting(self, waiting: Tensor, waiting_lens: Tensor, state_indices: Tensor) -> Tensor:
@@ -130,10 +129,10 @@ class WaitingRecords:
         return given
 
     def _rows(self, step: StepMetadata, written: list[int], waiting: list[int]) -> RecordRows:
-        """What verify is told; without a form that folds, the commit comes before it."""
+        """What verify is told; where it does not fold, the commit comes before it."""
         committer, num_rows = self._committers[step.lane], len(written)
         there, before = self._staging[step.lane].fill(num_rows, written, waiting)
-        if committer.folds:
+        if committer.folds(num_rows):
             return RecordRows(there, before, committer.plan_waiting(before, self._lens, step.state_indices))
         if any(entry != NO_ENTRY for entry in waiting):
             committer.commit_waiting(before, self._lens, step.state_indices)

@@ -69,7 +69,7 @@ def warm_up(
         record_rows, deferral = None, {}
         if config.commit == "deferred":
             deferral = {"record_rows": row_slots, "waiting_lens": waiting_lens}
-            waits = (row_slots, row_slots) if context.folds else ()
+            waits = (row_slots, row_slots) if context.folds(num_rows) else ()
             record_rows = RecordRows(row_slots, *waits)
             context.commit_waiting(row_slots, waiting_lens, row_slots)
         # Of the second token or layer on, these two begin at multiples of 16 bytes with some numbers of heads alone.

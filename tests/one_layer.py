@@ -21,6 +21,7 @@ from recoverssm import (
     SampledByRow,
     SampledBySlot,
     StepMetadata,
+    committer,
     reference,
     verify,
 )
@@ -38,7 +39,6 @@ class ReferenceCommitter:
     def __init__(self, pool: Tensor, records: Records, conv: Tensor, gate: GateParams, spec_query_len: int) -> None:
         self.pool, self.records, self.conv, self.gate, self.spec_query_len = pool, records, conv, gate, spec_query_len
         self.num_commits = 0
-        self.folds = True
         self.device, self.num_records = pool.device, records.correction.shape[0]
 
     def commit(
@@ -71,6 +71,9 @@ class ReferenceCommitter:
         reference.compact_conv([self.conv], plan, conv_width=WIDTH)
         self.num_commits += 1
         return plan
+
+    def folds(self, num_rows):
+        return num_rows * self.pool.shape[1] >= committer.MIN_FOLDING_HEADS
 
     def plan_waiting(self, waiting, waiting_lens, state_indices):
         return torch.where((waiting >= 0) & (state_indices > 0), waiting_lens[waiting.long()], 0)

@@ -5,7 +5,7 @@ import torch
 
 from examples.states import RecoverSSMStates
 from examples.toy_model import ToyModel, ToyShape
-from recoverssm import AlignInputs, RecoverSSMConfig, RequestBatch, SampledByRow
+from recoverssm import AlignInputs, RecoverSSMConfig, RequestBatch, SampledByRow, committer
 from tests.windows import int32
 
 ROWS, T, COMPUTED = 4, 4, 2
@@ -106,8 +106,10 @@ def test_a_step_replays_with_other_slots_counts_and_rows(block_size, device):
             assert torch.equal(mine, theirs)
 
 
-def test_a_verify_replays_whatever_entries_of_the_records_its_rows_are_given(device):
+@pytest.mark.parametrize("folds", [True, False])
+def test_a_verify_replays_whatever_entries_of_the_records_its_rows_are_given(folds, device, monkeypatch):
     """One graph serves all steps of deferred commits; of more requests than rows the longest waiting are flushed."""
+    monkeypatch.setattr(committer, "MIN_FOLDING_HEADS", 2 * (ROWS if folds else ROWS + 1))
     called, replayed = (Steps(device, commit="deferred") for _ in range(2))
     replay = replayed.capture(replayed.verify)
     entries = set()
@@ -118,6 +120,7 @@ def test_a_verify_replays_whatever_entries_of_the_records_its_rows_are_given(dev
             step = steps.states.begin(batch)
             steps.verify(step) if steps is called else replay()
             entries |= set(steps.states.record_rows.written.tolist())
+            assert (steps.states.record_rows.waiting is not None) == folds
             steps.states.life.commit_step(step, SampledByRow(int32(sampled, device)))
         assert called.states.life.waiting_requests
     for steps in (called, replayed):

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from recoverssm import CommitContext, CommitPlan, GateParams, LayerTable, Records, commit_state, reference, verify
+from recoverssm.errors import ShapeError
 from tests.test_commit_state import fill_records
 from tests.windows import FP32_TOL, RAGGED, Window, assert_matches, float64_twin, int32, relative_error
 
@@ -30,6 +31,16 @@ def test_commit_runs_plan_state_and_conv_in_every_layer(device):
     for layer in range(2):
         assert_matches("state", window.checkpoint_states[layer], expected[layer], FP32_TOL)
         assert torch.equal(conv_states[layer], expected_conv[layer])
+
+
+def test_what_waits_is_folded_from_eight_rows_of_twelve_heads_on():
+    pool, gate = torch.zeros(2, 12, 16, 16), GateParams(torch.zeros(1, 12), torch.zeros(1, 12, 16), -5.0)
+    records = Records(torch.zeros(16, 12, 2, 16), torch.zeros(16, 12, 2, 32))
+    context = CommitContext([pool], [records], [], gate, max_num_rows=16)
+
+    assert [context.folds(num_rows) for num_rows in (0, 1, 7, 8, 16)] == [False, False, False, True, True]
+    with pytest.raises(ShapeError, match="expected at most max_num_rows=16 rows, got 17"):
+        context.folds(17)
 
 
 @pytest.mark.gpu

@@ -15,6 +15,7 @@ from recoverssm import (
     RequestBatch,
     SampledByRow,
     StepError,
+    committer,
 )
 from recoverssm.errors import ShapeError
 from tests.one_layer import OneLayer
@@ -35,10 +36,15 @@ def advance(layer, requests, accepted=3, query_len=T):
     return step
 
 
-@pytest.mark.parametrize("folds", [True, False])
-def test_a_state_stays_behind_until_its_next_verify_or_a_flush(folds):
+@pytest.fixture(autouse=True, params=[0, 2, 96], ids=["all fold", "two rows fold", "none fold"])
+def limit(request, monkeypatch):
+    """Request-heads from which a batch folds, and so the rows, as these layers have one head."""
+    monkeypatch.setattr(committer, "MIN_FOLDING_HEADS", request.param)
+    return request.param
+
+
+def test_a_state_stays_behind_until_its_next_verify_or_a_flush():
     layer = layer_of()
-    layer.committers[0].folds = folds
     request = layer.add()
     before = layer.pool[request.state_slot].clone()
 
@@ -246,7 +252,7 @@ def test_captures_leave_nothing_and_find_the_addresses_of_every_later_step():
     requests = [layer.add() for _ in range(4)]
 
     def places(rows):
-        return [x.data_ptr() for x in (rows.written, rows.waiting)]
+        return [x.data_ptr() for x in (rows.written, rows.waiting) if x is not None]
 
     captured = places(layer.life.record_step(layer.builder.build_dummy(4)))
     for number in (3, 4, 4):
@@ -267,7 +273,25 @@ def test_captures_leave_nothing_and_find_the_addresses_of_every_later_step():
     assert layer.life.waiting_requests == (0, 1, 2, 3)
 
 
-def test_lens_that_verify_folds_lie_at_one_address(device):
+@pytest.mark.parametrize("sizes", [(), (4,)], ids=["one row", "four with padding"])
+def test_rows_with_padding_say_whether_a_verify_folds_or_a_commit_comes_before_it(sizes, limit, backend):
+    folds = (4 if sizes else 1) >= limit
+    layer = layer_of(backend, cuda_graph_sizes=sizes)
+    request = layer.add()
+    advance(layer, [request])
+    before = layer.pool[request.state_slot].clone()
+    step = layer.builder.build(RequestBatch([T], [T - 1], [False], [request.state_slot], [request.request_slot]))
+
+    rows = layer.life.record_step(step)
+
+    assert (rows.waiting is not None) == (rows.waiting_lens is not None) == folds
+    assert torch.equal(layer.pool[request.state_slot], before) == folds
+    if not folds:
+        layer.check()
+
+
+@pytest.mark.parametrize("limit", [0], indirect=True)
+def test_lens_that_verify_folds_lie_at_one_address(device, limit):
     """Of the context, whose vector a captured graph reads."""
     layer = OneLayer(config_of(commit="deferred", cuda_graph_sizes=(4,)), device=device)
     request = layer.add()

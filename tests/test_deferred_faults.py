@@ -2,7 +2,7 @@
 
 import pytest
 
-from recoverssm import ArgumentError, RecordRows, RequestBatch
+from recoverssm import ArgumentError, RecordRows, RequestBatch, committer
 from tests.one_layer import OneLayer
 from tests.test_deferred import context_of, records_of
 from tests.test_lifecycle import T, config_of
@@ -14,8 +14,9 @@ def batch_of(request, query_len=T, state_slot=None):
     return RequestBatch([query_len], [query_len - 1], [False], [slot], [request.request_slot])
 
 
-def test_a_flush_after_record_leaves_what_that_steps_verifies_read(device):
+def test_a_flush_after_record_leaves_what_that_steps_verifies_read(device, monkeypatch):
     """Also the flush that another lane's step brings about."""
+    monkeypatch.setattr(committer, "MIN_FOLDING_HEADS", 0)
     layer = OneLayer(config_of(commit="deferred", pipeline_parallel=2), device=device)
     first, second, third = (layer.add() for _ in range(3))
     step = layer.step([(first, T), (second, T), (third, T)])

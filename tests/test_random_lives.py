@@ -16,8 +16,11 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from recoverssm import committer
 from tests.one_layer import OneLayer
 from tests.test_lifecycle import config_of
+
+SOME_FOLD = 3  # rows
 
 
 class Life(RuleBasedStateMachine):
@@ -28,31 +31,40 @@ class Life(RuleBasedStateMachine):
 
     device: str | None = None
     options: ClassVar[dict[str, object]] = {"debug": True}
+    commit = "every_step"
     num_looks = num_accepted = 0
+    ways: ClassVar[set[bool]] = set()  # whether what waited was folded, in lives in which it depends on the batch
 
     @initialize(
         stages=st.integers(1, 2),
         sizes=st.sampled_from([(), (2, 6)]),
         bound=st.sampled_from([-5.0, None]),
-        commit=st.sampled_from(["every_step", "deferred"]),
-        folds=st.booleans(),
+        folds_from=st.sampled_from([SOME_FOLD, 0, 7]),
     )
-    def start(self, stages, sizes, bound, commit, folds):
-        self.preempted = []
-        options = {"pipeline_parallel": stages, "cuda_graph_sizes": sizes, "gate_lower_bound": bound, "commit": commit}
-        self.layer = OneLayer(config_of(**options, **self.options), device=self.device)
-        if self.device is None:
-            for committer in self.layer.committers:
-                committer.folds = folds
+    def start(self, stages, sizes, bound, folds_from):
+        """With deferred commits batches of so many rows fold, and smaller ones are committed before."""
+        self.preempted, self.folds_from = [], folds_from
+        options = {"pipeline_parallel": stages, "cuda_graph_sizes": sizes, "gate_lower_bound": bound}
+        self.layer = OneLayer(config_of(**options, commit=self.commit, **self.options), device=self.device)
+        self.patch = pytest.MonkeyPatch()
+        self.patch.setattr(committer, "MIN_FOLDING_HEADS", folds_from * self.layer.config.num_heads)
         for _ in range(4):
             self.layer.add()
+
+    def teardown(self):
+        if hasattr(self, "patch"):
+            self.patch.undo()
 
     @precondition(lambda self: len(self.layer.in_flight) < self.layer.config.steps_in_flight)
     @rule(data=st.data(), prompts=st.sampled_from([0, 0, 0, 1, 2, 3]))
     def step(self, data, prompts):
         rows = data.draw(st.permutations(self.layer.idle))[: data.draw(st.sampled_from([6, 3, 1, 0]))]
         lens = data.draw(st.lists(st.integers(0, self.layer.config.spec_query_len), min_size=6, max_size=6))
-        self.layer.step(list(zip(rows, lens, strict=False)), min(prompts, len(self.layer.free_slots)))
+        windows = list(zip(rows, lens, strict=False))
+        waiting = {*self.layer.life.waiting_requests}
+        step = self.layer.step(windows, min(prompts, len(self.layer.free_slots)))
+        if self.folds_from == SOME_FOLD and any(row.request_slot in waiting and n for row, n in windows):
+            type(self).ways.add(self.layer.committers[0].folds(step.state_indices.numel()))
 
     @precondition(lambda self: self.layer.in_flight)
     @rule(data=st.data(), by_slot=st.booleans(), fails=st.sampled_from([False] * 9 + [True]))
@@ -153,39 +165,50 @@ class CompiledLife(Life):
     }  # fmt: skip
 
 
-def run_steps(life, num_steps, *, steps_of_a_life):
+def run_steps(life, commit, num_steps, *, steps_of_a_life):
     """Live until so many looks at every slot, one after each step, and a tenth as many commits show no difference.
 
-    Each look asserts (``OneLayer.check``). Returns how many there were.
+    Each look asserts (``OneLayer.check``). Returns how many there were. With deferred commits some batches folded what
+    waited and others did not, in lives that had both.
     """
-    life.num_looks = life.num_accepted = 0
-    while (left := num_steps - min(life.num_looks, 10 * life.num_accepted)) > 0:
+    life = type(life.__name__, (life,), {"commit": commit, "num_looks": 0, "num_accepted": 0, "ways": set()})
+    num_lives = -(-num_steps // steps_of_a_life)
+    while min(life.num_looks, 10 * life.num_accepted) < num_steps:
+        num_lives *= 2  # what is drawn alike each day begins alike each time, and few lives may all be dull
         lives = settings(
-            max_examples=-(-left // steps_of_a_life),
+            max_examples=num_lives,
             stateful_step_count=steps_of_a_life,
             suppress_health_check=list(HealthCheck),
             database=None,
         )
         run_state_machine_as_test(life, settings=lives)
+    assert life.ways == ({True, False} if commit == "deferred" else set())
     return life.num_looks
 
 
-def test_1_000_steps_of_life():
-    assert run_steps(Life, 1_000, steps_of_a_life=50) >= 1_000
+COMMITS = pytest.mark.parametrize("commit", ["every_step", "deferred"])
+
+
+@COMMITS
+def test_1_000_steps_of_life(commit):
+    assert run_steps(Life, commit, 1_000, steps_of_a_life=50) >= 1_000
 
 
 @pytest.mark.long
-def test_100_000_steps_of_life():
-    assert run_steps(Life, 100_000, steps_of_a_life=100) >= 100_000
+@COMMITS
+def test_50_000_steps_of_life(commit):
+    assert run_steps(Life, commit, 50_000, steps_of_a_life=100) >= 50_000
 
 
-def test_300_steps_of_life_with_interpreted_kernels():
+@COMMITS
+def test_300_steps_of_life_with_interpreted_kernels(commit):
     if os.environ.get("TRITON_INTERPRET") != "1":
         pytest.skip("kernels are compiled here: run with TRITON_INTERPRET=1")
-    assert run_steps(InterpretedLife, 300, steps_of_a_life=50) >= 300
+    assert run_steps(InterpretedLife, commit, 300, steps_of_a_life=50) >= 300
 
 
 @pytest.mark.gpu
 @pytest.mark.long
-def test_20_000_steps_of_life_with_compiled_kernels():
-    assert run_steps(CompiledLife, 20_000, steps_of_a_life=100) >= 20_000
+@COMMITS
+def test_10_000_steps_of_life_with_compiled_kernels(commit):
+    assert run_steps(CompiledLife, commit, 10_000, steps_of_a_life=100) >= 10_000

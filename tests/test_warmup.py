@@ -98,7 +98,7 @@ def run_steps(config):
             written, waiting = (column[:num_rows] for column in columns.unbind())
             lens = torch.empty(config.num_record_rows, dtype=torch.int32, device="meta")
             deferral = {"record_rows": written, "waiting_lens": lens}
-            waits = (waiting, context.plan_waiting(waiting, lens, slots)) if context.folds else ()
+            waits = (waiting, context.plan_waiting(waiting, lens, slots)) if context.folds(num_rows) else ()
             record_rows = RecordRows(written, *waits)
             context.commit_waiting(waiting, lens, slots)
         layer_gate = GateParams(gate.A_log[1], gate.dt_bias[1], gate.lower_bound)

@@ -11,7 +11,7 @@ from examples import states
 from examples.engine import Engine
 from examples.states import RecoverSSMStates
 from examples.toy_model import CONV_WIDTH, ToyModel, ToyShape
-from recoverssm import AlignPlan, CommitPlan, RecoverSSMConfig, reference
+from recoverssm import AlignPlan, CommitPlan, RecoverSSMConfig, committer, reference
 
 
 class ReferenceContext:
@@ -20,7 +20,7 @@ class ReferenceContext:
     def __init__(self, pools, records, windows, gate, *, max_num_rows, block_size):
         self.pools, self.records, self.windows, self.gate = pools, records, windows, gate
         self.max_num_rows, self.block_size = max_num_rows, block_size
-        self.device, self.num_records, self.folds = pools[0].device, records[0].correction.shape[0], True
+        self.device, self.num_records = pools[0].device, records[0].correction.shape[0]
 
     def commit(
         self,
@@ -55,6 +55,9 @@ class ReferenceContext:
         reference.compact_conv(self.windows, plan.commit, conv_width=CONV_WIDTH, boundaries=boundaries)
         return plan.commit
 
+    def folds(self, num_rows):
+        return num_rows * self.pools[0].shape[1] >= committer.MIN_FOLDING_HEADS
+
     def plan_waiting(self, waiting, waiting_lens, state_indices):
         return torch.where((waiting >= 0) & (state_indices > 0), waiting_lens[waiting.long()], 0)
 
@@ -65,8 +68,12 @@ class ReferenceContext:
 
 @contextmanager
 def on(backend):
-    """Engines made and run inside are on the float64 "reference", else on kernels on a "cpu" or "cuda"."""
+    """Engines made and run inside are on the float64 "reference", else on kernels on a "cpu" or "cuda".
+
+    With deferred commits their batches of two rows or more fold.
+    """
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(committer, "MIN_FOLDING_HEADS", 2 * ToyShape().num_heads)
         if backend == "reference":
             patch.setattr(states, "verify", reference.verify)
             patch.setattr(states, "full_state_verify", reference.full_state_verify)

@@ -1,4 +1,7 @@
-"""RecoverSSM with deferred commits: each verify folds the step before, and a commit is its plan and conv windows."""
+"""RecoverSSM with deferred commits: a commit is its plan and conv windows, and the next verify folds what waits.
+
+Of a small batch a life commits what waits before the verify: so do steps here, and verifies are then plain ones.
+"""
 
 from functools import partial
 from itertools import product
@@ -7,7 +10,7 @@ import torch
 
 import recoverssm
 from recoverssm import cost, layout, reference
-from recoverssm.ops.verify import folds
+from recoverssm.ops.verify import can_fold
 from recoverssm.types import RecordRows, Records
 
 from .. import inputs
@@ -25,7 +28,7 @@ CASES = frozenset(
 
 
 class RecoverSSMDeferredProvider:
-    """``verify`` folds, ``commit`` is what a step does besides, ``flush`` commits what waits for everybody."""
+    """``verify``, ``commit``, what a step does after it, and ``flush``, which commits what waits for everybody."""
 
     name = "recoverssm_deferred"
     series_names: tuple[tuple[str, Contract], ...] = (
@@ -59,7 +62,10 @@ class RecoverSSMDeferredProvider:
 
 
 class PreparedDeferred:
-    """Rotated sets of all layers' caches. The second half of the entries waits, in every call; the first is written."""
+    """Rotated sets of all layers' caches. The second half of the entries waits, in every call; the first is written.
+
+    Verifies fold where those of a life do, else a step begins with a flush.
+    """
 
     def __init__(self, case: BenchCase, device: torch.device, seed: int, num_sets: int) -> None:
         self._case = case
@@ -92,7 +98,9 @@ class PreparedDeferred:
         self._lens = torch.zeros_like(entries)
         self._lens[self._waiting.long()] = step.num_sampled
         lens = self._contexts[0].plan_waiting(self._waiting, self._lens, self._slots)
-        self._rows = RecordRows(self._written, self._waiting, lens.clone())
+        self._all_rows = RecordRows(self._written, self._waiting, lens.clone())
+        self._folds = self._contexts[0].folds(num_rows)
+        self._rows = self._all_rows if self._folds else RecordRows(self._written)
         for each, layer in product(self._sets, range(case.num_layers)):  # real entries, whichever series comes first
             for written in (self._waiting, self._written):
                 self._verify_into(each.checkpoint_states[layer], each.records[layer], layer, RecordRows(written))
@@ -124,7 +132,8 @@ class PreparedDeferred:
         context.commit_waiting(self._waiting, self._lens, self._slots)
 
     def _step_call(self, layer_set: LayerSet, context: recoverssm.CommitContext) -> None:
-        context.plan_waiting(self._waiting, self._lens, self._slots)
+        before = context.plan_waiting if self._folds else context.commit_waiting
+        before(self._waiting, self._lens, self._slots)
         for layer in range(self._case.num_layers):
             self._verify(layer_set, layer)
         self._commit(context)
@@ -133,8 +142,9 @@ class PreparedDeferred:
         case, lens = self._case, self._step.accepted
         sizes, num_layers = layer_sizes(case), case.num_layers
         rows = {"num_rows": case.num_requests, "num_tokens": case.num_requests * case.shape.spec_query_len}
-        folded = cost.verify_folding(sizes, lens, **rows)
+        verify = cost.verify_folding(sizes, lens, **rows) if self._folds else cost.verify(sizes, **rows)
         plans = cost.commit_plan(num_rows=case.num_requests, has_request_indices=True)
+        flush = plans + cost.commit_state(sizes, lens).times(num_layers)
         commit = cost.commit_deferred(sizes, lens, num_layers=num_layers)
         both = list(zip(self._sets, self._contexts, strict=True))
         calls: dict[str, list[Call]] = {
@@ -144,52 +154,57 @@ class PreparedDeferred:
             "step": [partial(self._step_call, *each) for each in both],
         }
         costs = {
-            "verify": folded,
+            "verify": verify,
             "commit": commit,
-            "flush": plans + cost.commit_state(sizes, lens).times(num_layers),
-            "step": plans + folded.times(num_layers) + commit,
+            "flush": flush,
+            "step": (plans if self._folds else flush) + verify.times(num_layers) + commit,
         }
-        kernels = {"verify": 1, "commit": 3, "flush": 2, "step": num_layers + 4}
+        kernels = {"verify": 1, "commit": 3, "flush": 2, "step": num_layers + (4 if self._folds else 5)}
         restores = self._restores()
         return [
             Series(op, "graph-cold", tuple(calls[op]), costs[op], kernels[op], None, restores.get(op)) for op in calls
         ]
 
     def _restores(self) -> dict[str, Call]:
-        """By op, what undoes its calls, in their order."""
+        """By op, what undoes its calls, in their order. A verify that does not fold writes no state."""
         states = [SavedMemory(each.checkpoint_states) for each in self._sets]
         convs = [SavedMemory(each.conv_states) for each in self._sets]
         both = [part for pair in zip(states, convs, strict=True) for part in pair]
-        return {
-            op: partial(_restore_all, saved)
-            for op, saved in (("verify", states), ("commit", convs), ("flush", states), ("step", both))
-        }
+        memory = {"commit": convs, "flush": states, "step": both} | ({"verify": states} if self._folds else {})
+        return {op: partial(_restore_all, saved) for op, saved in memory.items()}
 
     # --- checks
 
     def check(self, checklist: Checklist) -> None:
-        """First and last layer of the first set, folded and flushed; states are then what they were."""
+        """First and last layer of the first set, flushed and verified; states are then what they were."""
         layer_set, context = self._sets[0], self._contexts[0]
         saved = SavedMemory([*layer_set.checkpoint_states, *layer_set.conv_states])
         layers = sorted({0, self._case.num_layers - 1})
-        owned, limit = self._slots.long(), checklist.limits.state(self._case.state_dtype)
-        expected = [self._by_reference(layer, self._rows)[0] for layer in layers]
+        expected = {layer: self._by_reference(layer, self._all_rows)[0] for layer in layers}
+        self._flush(context)
+        self._check_states(checklist, "flush", expected)
+        if self._folds:
+            saved.restore()
+        before = {layer: layer_set.checkpoint_states[layer].clone() for layer in layers}
         for layer in layers:
             self._out.fill_(torch.nan)
             layer_set.records[layer].correction[self._written.long()] = torch.nan
             self._verify(layer_set, layer)
             self._check_records(checklist, layer)
-        folded = [layer_set.checkpoint_states[layer].clone() for layer in layers]
-        saved.restore()
-        self._flush(context)
-        flushed = [layer_set.checkpoint_states[layer].clone() for layer in layers]
-        saved.restore()
-        for op, states in (("verify", folded), ("flush", flushed)):
-            for layer, got, want in zip(layers, states, expected, strict=True):
-                checklist.error(op, "state_error", got[owned], want[owned], limit, f"layer {layer}")
+        if self._folds:
+            self._check_states(checklist, "verify", expected)
+        else:
+            for layer, states in before.items():
+                checklist.equal("verify", "untouched", layer_set.checkpoint_states[layer], states, f"layer {layer}")
         self._commit(context)
         checklist.equal("commit", "differing", self._lens[self._written.long()], self._step.num_sampled, "what waits")
         saved.restore()
+
+    def _check_states(self, checklist: Checklist, op: str, expected: dict[int, torch.Tensor]) -> None:
+        owned, limit = self._slots.long(), checklist.limits.state(self._case.state_dtype)
+        for layer, want in expected.items():
+            got = self._sets[0].checkpoint_states[layer]
+            checklist.error(op, "state_error", got[owned], want[owned], limit, f"layer {layer}")
 
     def _by_reference(self, layer: int, rows: RecordRows) -> tuple[torch.Tensor, Records, torch.Tensor]:
         """States, records and outputs of a verify on top of the states as they are, float64."""
@@ -202,7 +217,7 @@ class PreparedDeferred:
         return states, records, out
 
     def _check_records(self, checklist: Checklist, layer: int) -> None:
-        """Outputs and records of a verify that has folded, against the states that it has stored."""
+        """Outputs and records of a verify, against the states as they are after it."""
         _, records, out = self._by_reference(layer, RecordRows(self._written))
         where, u = f"layer {layer}", self._sets[0].records[layer].correction
         written, waiting = self._written.long(), self._waiting.long()
@@ -228,9 +243,9 @@ DEFERRED = RecoverSSMDeferredProvider()
 
 
 def deferred_providers(case: BenchCase, device: torch.device) -> tuple[Provider, ...]:
-    """``recoverssm_deferred`` where the case gets it and verify folds; elsewhere it is what ``recoverssm`` is."""
+    """``recoverssm_deferred`` where the case gets it and verify can fold; elsewhere it is what ``recoverssm`` is."""
     if device.type != "cuda" or case.name not in CASES:
         return ()
     pool = inputs.build_state_pools(case, 1, 1, device, None)[0]
     (records,) = inputs.build_records(case.shape, 1, 1, device)
-    return (DEFERRED,) if folds(pool, records, case.lower_bound) else ()
+    return (DEFERRED,) if can_fold(pool, records, case.lower_bound) else ()

@@ -59,8 +59,8 @@ FOLDING_FORMS = {
 """Those that can commit the step before in the same pass. Where others verify, that is a launch of its own, before."""
 
 
-def folds(state: Tensor, records: Records, lower_bound: float | None) -> bool:
-    """Whether verify of a layer can fold what waits, in any batch; else it has to be committed before.
+def can_fold(state: Tensor, records: Records, lower_bound: float | None) -> bool:
+    """Whether verify of a layer can fold what waits, in any batch; where that pays is up to ``CommitContext.folds``.
 
     Args:
         state: [P, H, V, K]. records: of the layer. lower_bound: of its gate.

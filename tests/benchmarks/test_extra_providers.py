@@ -71,8 +71,15 @@ def test_whichever_series_is_timed_first_finds_finite_memory_in_every_set(provid
     assert prepared.num_non_finite() == 0
 
 
+@pytest.fixture(params=[True, False], ids=["folds", "commits before"])
+def folds(request, monkeypatch):
+    """Whether a batch of one request-head is large."""
+    monkeypatch.setattr(committer, "MIN_FOLDING_HEADS", 1 if request.param else 2)
+    return request.param
+
+
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
-def test_deferred_commits_are_right_and_stay_finite_when_called_again(dtype):
+def test_deferred_commits_are_right_and_stay_finite_when_called_again(dtype, folds):
     case = replace(tiny(f"kimi_k3_tp8_b32_t8_a3.84_{dtype}"), num_layers=2)
     prepared = DEFERRED.prepare(case, CPU, 7, 0)
     checklist = Checklist("case", DEFERRED.name, INTERPRETED)
@@ -81,8 +88,10 @@ def test_deferred_commits_are_right_and_stay_finite_when_called_again(dtype):
     for one in series:
         for call in one.calls:
             call()
-        one.restore()
+        if one.restore is not None:
+            one.restore()
 
+    assert (next(one for one in series if one.op == "verify").restore is not None) == folds
     assert [check for check in checklist.checks if not check.passed] == []
     assert {check.op for check in checklist.checks} == {"verify", "flush", "commit"}
     assert prepared.num_non_finite() == 0
@@ -90,7 +99,53 @@ def test_deferred_commits_are_right_and_stay_finite_when_called_again(dtype):
     assert DEFERRED.needed_bytes(case, 0) > DEFERRED.cache_bytes(case)
 
 
-def test_a_step_of_deferred_commits_moves_a_state_twice_and_separate_ones_three_times():
+@pytest.mark.parametrize("spoiled", ["flush", "verify", "commit"])
+def test_deferred_commits_that_go_wrong_fail_their_check(spoiled, folds, monkeypatch):
+    prepared = DEFERRED.prepare(replace(tiny("kimi_k3_tp8_b32_t8_a3.84_fp32"), num_layers=2), CPU, 7, 0)
+    right = getattr(prepared, f"_{spoiled}")
+
+    def wrong(*arguments):
+        right(*arguments)
+        prepared._sets[0].checkpoint_states[-1].mul_(1.001)
+        prepared._lens.add_(1)
+
+    monkeypatch.setattr(prepared, f"_{spoiled}", wrong)
+    checklist = Checklist("case", DEFERRED.name, INTERPRETED)
+    prepared.check(checklist)
+
+    assert spoiled in {check.op for check in checklist.checks if not check.passed}
+
+
+def test_a_step_of_deferred_commits_leaves_the_same_states_whether_it_folds_or_not(monkeypatch):
+    case, left = replace(tiny("kimi_k3_tp8_b32_t8_a3.84_fp32"), num_layers=2), []
+    for limit in (1, 2):
+        monkeypatch.setattr(committer, "MIN_FOLDING_HEADS", limit)
+        prepared = DEFERRED.prepare(case, CPU, 7, 0)
+        before = [state.clone() for state in prepared._sets[0].checkpoint_states]
+        (step,) = (one for one in prepared.series() if one.op == "step")
+        step.calls[0]()
+        left.append(prepared._sets[0])
+        assert not any(map(torch.equal, before, left[-1].checkpoint_states))
+
+    for name in ("checkpoint_states", "conv_states"):  # in the portable form bit for bit
+        assert all(map(torch.equal, *(getattr(layer_set, name) for layer_set in left)))
+
+
+def test_a_step_of_deferred_commits_costs_what_a_separate_one_does_where_it_does_not_fold():
+    case = replace(tiny("kimi_k3_tp8_b32_t8_a3.84_fp32"), num_layers=2)
+    deferred, separate = (
+        {one.op: one for one in provider.prepare(case, CPU, 7, 0).series() if one.contract == "graph-cold"}
+        for provider in (DEFERRED, PROVIDERS[0])
+    )
+
+    assert deferred["verify"].cost == separate["verify"].cost
+    assert deferred["step"].cost.total_bytes == pytest.approx(separate["step"].cost.total_bytes, rel=0.01)
+    assert deferred["step"].cost.flops == separate["step"].cost.flops
+    assert deferred["step"].num_kernels == separate["step"].num_kernels + 2  # a plan and who waits
+
+
+def test_a_step_of_deferred_commits_moves_a_state_twice_and_separate_ones_three_times(monkeypatch):
+    monkeypatch.setattr(committer, "MIN_FOLDING_HEADS", 1)
     case = replace(tiny("kimi_k3_tp8_b32_t8_a3.84_fp32"), num_layers=2)
     deferred, separate = (
         {one.op: one.cost for one in provider.prepare(case, CPU, 7, 0).series()}
@@ -102,11 +157,11 @@ def test_a_step_of_deferred_commits_moves_a_state_twice_and_separate_ones_three_
     assert separate["step"].flops == deferred["step"].flops
 
 
-def test_five_cases_of_a_night_are_measured_with_deferred_commits_where_verify_folds(monkeypatch):
+def test_five_cases_of_a_night_are_measured_with_deferred_commits_where_verify_can_fold(monkeypatch):
     builders = SimpleNamespace(build_state_pools=lambda *_: [None], build_records=lambda *_: [None])
     monkeypatch.setattr(recoverssm_deferred, "inputs", builders)
     for can in (True, False):
-        monkeypatch.setattr(recoverssm_deferred, "folds", lambda *_, can=can: can)
+        monkeypatch.setattr(recoverssm_deferred, "can_fold", lambda *_, can=can: can)
         cuda = torch.device("cuda", 0)
         names = {case.name for case in SETS["nightly"] if recoverssm_deferred.deferred_providers(case, cuda)}
         assert names == (recoverssm_deferred.CASES if can else set())
