@@ -157,6 +157,18 @@ def test_emulated_gates_of_any_strength_do(gate, bound):
         life.step([length], CAUSAL_BLOCKS=True)
 
 
+@pytest.mark.parametrize("where", [0, 7])
+def test_emulated_gates_beyond_what_fp32_holds_leave_nothing_of_the_state(where):
+    """Also that of the last token, which nothing decays after."""
+    life = Life(1, 8, torch.float32, lower_bound=None)
+    life.gate.A_log.fill_(3.0)
+    life.step([8], CAUSAL_BLOCKS=True)
+    life.records.key_gate[0, :, where, 128:] = 3e38
+    life.rows, life.accepted = ints(0), ints(8)
+
+    life.step([8], CAUSAL_BLOCKS=True)
+
+
 def test_emulated_rows_move_come_and_go():
     """Rows in another order, one that is new, one without a slot, one without tokens."""
     life = Life(5, 8, torch.float32)

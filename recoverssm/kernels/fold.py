@@ -98,7 +98,7 @@ def decayed_keys(raw_key, raw_gate, dt_bias, gate_scale, lower_bound, accepted, 
     is_accepted = gl.arange(0, TF, gl.SliceLayout(1, own))[:, None] < accepted
     step = log2_decay_step(raw_gate, dt_bias[None, :], gate_scale, lower_bound, BOUNDED)
     steps = rows(gl.where(is_accepted, step, 0.0), place)
-    after = (steps[TF - 1] * 0.0,)
+    after = (gl.zeros_like(steps[0]),)
     for i in gl.static_range(1, TF):
         after = (after[0] + steps[TF - i],) + after
     following = gl.convert_layout(stack(after, 0, TF), own, assert_trivial=True)
