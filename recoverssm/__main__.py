@@ -129,8 +129,8 @@ def _parser() -> argparse.ArgumentParser:
     capacity.add_argument(
         "--placement",
         choices=("page", "scratch"),
-        default="page",
-        help="records in every KDA page, or in scratch of --max-num-seqs rows (default %(default)s)",
+        help="records in every KDA page, or in scratch of --max-num-seqs rows (default: page, and scratch "
+        "with --commit deferred)",
     )
     capacity.add_argument(
         "--cache-mode",
@@ -221,7 +221,7 @@ def _capacity(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
             attention_dtype=args.attention_dtype,
             max_model_len=args.max_model_len,
             budget_bytes=int(args.budget_gib * GIB),
-            placement=args.placement,
+            placement=args.placement or ("scratch" if args.commit == "deferred" else "page"),
             cache_mode=args.cache_mode,
             commit=args.commit,
             max_num_seqs=args.max_num_seqs,

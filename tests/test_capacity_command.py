@@ -259,9 +259,12 @@ def test_the_module_runs_as_a_command():
 
 def test_deferred_commits_take_twice_the_scratch_and_no_pages(capsys):
     now = run_json(capsys, *PUBLISHED, "--placement", "scratch")
-    later = run_json(capsys, *PUBLISHED, "--placement", "scratch", "--commit", "deferred")
+    later = run_json(capsys, *PUBLISHED, "--commit", "deferred")
 
+    assert later["setting"]["placement"] == "scratch"
     assert later["capacity"]["scratch_bytes"] == 2 * now["capacity"]["scratch_bytes"] > 0
     assert "take placement 'scratch'" in later["placements"]["page"]["refused"]
-    assert main([*PUBLISHED, "--placement", "scratch", "--commit", "deferred"]) == 0
+    assert main([*PUBLISHED, "--commit", "deferred"]) == 0
     assert "records in scratch, commits deferred" in capsys.readouterr().out
+    assert main([*PUBLISHED, "--placement", "page", "--commit", "deferred"]) == 2
+    assert "take placement 'scratch'" in capsys.readouterr().err
