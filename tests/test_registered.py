@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from recoverssm import GateParams, verify
+from recoverssm import AlignInputs, CommitContext, GateParams, Records, verify
 from tests.calls import OPS, changed, parts_of
-from tests.windows import FULL, Window, assert_matches, relative_error, storage_bits
+from tests.test_verify import run_verify
+from tests.windows import FULL, Window, assert_matches, int32, relative_error, storage_bits
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch's compiler warns of itself, and advises about TF32
 
@@ -124,3 +125,35 @@ def test_a_compiled_call_may_write_over_v(device):
     torch.compile(run, backend="aot_eager", fullgraph=True)(mine)
 
     assert torch.equal(storage_bits(mine.v), storage_bits(theirs.v))
+
+
+@pytest.mark.parametrize("block_size", [None, 3], ids=["no blocks", "blocks"])
+@pytest.mark.parametrize("commit", ["every_step", "deferred"])
+def test_a_compiled_commit_does_what_a_direct_one_does(commit, block_size, device):
+    """All of a step's, and what commits the tokens that wait after it."""
+    window = Window(FULL, device)
+    run_verify(window)
+    num_rows, T, C = 3, FULL.spec_query_len, FULL.num_heads * (2 * FULL.key_dim + FULL.value_dim)
+    align = None
+    if block_size is not None:
+        align = AlignInputs(int32([2, 1, 0], device), int32([[2, 3], [1, 4], [5, 6]], device), block_size)
+
+    def results(compiles):
+        conv = torch.randn(7, 2 + T, C, generator=torch.Generator().manual_seed(1)).to(device)
+        state = window.checkpoint_states[0].clone()
+        records = Records(*(x[:num_rows].clone() for x in (window.records[0].correction, window.records[0].key_gate)))
+        context = CommitContext([state], [records], [conv], window.gate, max_num_rows=num_rows, block_size=block_size)
+        waiting_lens, entries = int32([0] * num_rows, device), int32([2, 0, 1], device)
+        deferral = {"record_rows": entries, "waiting_lens": waiting_lens} if commit == "deferred" else {}
+
+        def run():
+            rows = (int32([3, 1, 2], device), window.query_start_loc, window.state_indices)
+            context.commit(*rows, align=align, **deferral)
+            if deferral:
+                context.commit_waiting(entries, waiting_lens, window.state_indices)
+
+        (torch.compile(run, backend="aot_eager", fullgraph=True) if compiles else run)()
+        return state, conv, waiting_lens
+
+    for mine, theirs in zip(results(True), results(False), strict=True):
+        assert torch.equal(storage_bits(mine), storage_bits(theirs))

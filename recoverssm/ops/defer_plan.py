@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
 from recoverssm.checks import INT32, check_dense_after, check_device, check_plan, check_row_vector, check_tensor
 from recoverssm.dispatch import Prepared, TensorMeta
@@ -34,8 +36,11 @@ def defer_plan(
     Source: docs/algorithm.md section 9.
     """
     rows = (plan.commit_lens, plan.source_slots, plan.final_slots)
-    crossed = () if boundaries is None else (boundaries.lens,)
-    _defer_plan((*rows, record_rows, waiting_lens, lens_now, *crossed))
+    tensors = (*rows, record_rows, waiting_lens, lens_now)
+    if is_compiling():
+        torch.ops.recoverssm.defer_plan(*tensors, None if boundaries is None else boundaries.lens)
+        return
+    _defer_plan(tensors if boundaries is None else (*tensors, boundaries.lens))
 
 
 @Prepared
