@@ -117,24 +117,30 @@ class RecoverSSMState:
             With deferred commits what verify must be given as ``record_rows``, at addresses that depend on the lane and
             the number of rows alone, as those of the step's own tensors; else None.
         Raises:
-            StepError: it was recorded before, or one of its requests is in a step whose commit is missing: verify
-                would start from an old checkpoint. With ``config.debug`` and deferred commits: a state that the step
-                reads lacks tokens, as somebody moved it or took its slot without a flush.
+            StepError: it was recorded before, or one of its requests is in a step whose commit is missing, and it would
+                start from an old checkpoint; a dummy whose lane has such a step. With ``config.debug`` and deferred
+                commits: a state that the step reads lacks tokens, as somebody moved it or took its slot without a
+                flush.
             ArgumentError: its builder has another config; with ``config.debug``, staging buffers that somebody has
                 written over.
         """
-        if step.is_dummy:
-            return None if self._waiting is None else self._waiting.begin(step)
         if step.lane >= len(self._committers):
             raise ArgumentError(
                 f"step {step.step_id}: expected a lane below {len(self._committers)}, the steps in flight, got "
                 f"{step.lane}; builder and life take one config"
             )
+        if step.is_dummy:
+            if busy := [each.step.step_id for each in self._pending.values() if each.step.lane == step.lane]:
+                raise StepError(
+                    f"dummy step {step.step_id} cannot be recorded: its lane is that of step {busy[0]}, which has been "
+                    "neither committed nor discarded"
+                )
+            return None if self._waiting is None else self._waiting.begin(step)
         if step.step_id in self._pending or not step.owns_staging:
             raise StepError(f"step {step.step_id} cannot be recorded: {self._end_of(step)}")
         rows = {slot: SpecRow(row) for row, slot in enumerate(step.spec_request_slots)}
         for earlier in self._pending.values():
-            if shared := rows.keys() & earlier.rows.keys():
+            if shared := {*rows, *step.other_request_slots} & earlier.rows.keys():
                 raise StepError(
                     f"step {step.step_id} cannot be recorded: request slot {min(shared)} is also in step "
                     f"{earlier.step.step_id}, which has been neither committed nor discarded"
@@ -221,7 +227,10 @@ class RecoverSSMState:
 
         Returns:
             Whether it was in a pending step.
+        Raises:
+            ArgumentError: it is a tensor, not a number on the host.
         """
+        _check_on_host([request_slot])
         if self._waiting is not None:
             self._waiting.drop(request_slot)
         for pending in self._pending.values():
@@ -240,10 +249,12 @@ class RecoverSSMState:
 
         Raises:
             StepError: one of these requests is in a step that was neither committed nor discarded.
+            ArgumentError: tensors, not numbers on the host.
         """
+        slots = self.waiting_requests if request_slots is None else tuple(request_slots)
+        _check_on_host(slots)
         if self._waiting is None:
             return
-        slots = self.waiting_requests if request_slots is None else tuple(request_slots)
         for pending in self._pending.values():
             if busy := pending.rows.keys() & (set(slots) - set(self.waiting_requests)):
                 raise StepError(
@@ -304,6 +315,12 @@ class RecoverSSMState:
         if not step.owns_staging:
             return "it ended long ago"
         return "it was never recorded here; call record_step before its verify"
+
+
+def _check_on_host(request_slots: Sequence[RequestSlot]) -> None:
+    """A tensor equals no number that is looked up: whoever it means would not be found."""
+    if any(isinstance(slot, Tensor) for slot in request_slots):
+        raise ArgumentError("request slots: expected numbers on the host, got a tensor; pass its tolist()")
 
 
 @dataclass(frozen=True, slots=True)

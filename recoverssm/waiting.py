@@ -163,13 +163,13 @@ class WaitingRecords:
 
     def flush(self, request_slots: Iterable[RequestSlot]) -> None:
         """Commit what waits for these requests; for those without anything there is nothing to do."""
-        entries = [self._of.pop(slot) for slot in request_slots if slot in self._of]
-        for first in range(0, len(entries), self._max_num_rows):
-            some = entries[first : first + self._max_num_rows]
-            columns = [each.entry for each in some], [each.state_slot for each in some]
-            waiting, slots = (to_device(column, torch.int32, self._lens.device) for column in columns)
-            self._committers[0].commit_waiting(waiting, self._lens, slots)
-        self._free += [each.entry for each in entries]
+        slots = list(dict.fromkeys(slot for slot in request_slots if slot in self._of))
+        for first in range(0, len(slots), self._max_num_rows):
+            some = slots[first : first + self._max_num_rows]
+            columns = [self._of[slot].entry for slot in some], [self._of[slot].state_slot for slot in some]
+            waiting, state_slots = (to_device(column, torch.int32, self._lens.device) for column in columns)
+            self._committers[0].commit_waiting(waiting, self._lens, state_slots)
+            self._free += [self._of.pop(slot).entry for slot in some]
 
     def check_flushed(self) -> None:
         """Raises StepError, naming slots and steps, where tokens may wait."""
@@ -179,10 +179,10 @@ class WaitingRecords:
 
     def _check_readers(self, step: StepMetadata) -> None:
         """Wait for the device and look for slots of the step whose states lack tokens that verify will not add."""
-        others = zip(step.other_state_slots, step.other_request_slots, strict=True)
-        spec = zip(step.spec_state_slots, step.spec_request_slots, strict=True)
-        readers = {state_slot: slot for state_slot, slot in (*others, *spec) if state_slot > NULL_SLOT}
-        reads = {slot: state_slot for state_slot, slot in readers.items()}
+        others = zip(step.other_request_slots, step.other_state_slots, strict=True)
+        spec = zip(step.spec_request_slots, step.spec_state_slots, step.spec_query_lens, strict=True)
+        reads = dict(others) | {slot: state_slot for slot, state_slot, query_len in spec if query_len > 0}
+        readers = {state_slot: slot for slot, state_slot in reads.items() if state_slot > NULL_SLOT}
         lens = None
         for slot, waiting in self._of.items():
             reader = readers.get(waiting.state_slot, slot)

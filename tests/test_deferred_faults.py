@@ -1,17 +1,73 @@
-"""Deferred commits where something goes wrong: calls in another order, misuse; no token is lost."""
+"""Deferred commits where something goes wrong: calls that raise, steps in another order, misuse; no token is lost."""
 
 import pytest
+import torch
 
-from recoverssm import ArgumentError, RecordRows, RequestBatch, committer
+from recoverssm import ArgumentError, RecordRows, RequestBatch, StepError, committer
 from tests.one_layer import OneLayer
-from tests.test_deferred import context_of, records_of
+from tests.test_deferred import advance, context_of, layer_of, records_of
 from tests.test_lifecycle import T, config_of
 from tests.windows import int32
+
+
+class LaunchFailedError(Exception):
+    pass
+
+
+def fail(*args, **options):
+    raise LaunchFailedError
 
 
 def batch_of(request, query_len=T, state_slot=None):
     slot = request.state_slot if state_slot is None else state_slot
     return RequestBatch([query_len], [query_len - 1], [False], [slot], [request.request_slot])
+
+
+def entries(layer):
+    """Those of the pool, however they are held."""
+    waiting = layer.life._waiting
+    written = [entry for step in waiting._written.values() for entry in step.entries if entry >= 0]
+    return sorted([*waiting._free, *(each.entry for each in waiting._of.values()), *written])
+
+
+def test_a_flush_that_raises_loses_no_token_and_no_entry(monkeypatch):
+    """By itself, or for a decode that is too long for the window."""
+    layer = layer_of()
+    requests = [layer.add() for _ in range(3)]
+    advance(layer, requests)
+    step = layer.builder.build(batch_of(requests[0], T + 1))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(layer.committers[0], "commit_waiting", fail)
+        for call in (layer.life.flush, lambda: layer.life.record_step(step)):
+            with pytest.raises(LaunchFailedError):
+                call()
+    assert layer.life.waiting_requests == (0, 1, 2)
+    assert entries(layer) == list(range(layer.config.num_record_rows))
+    layer.life.record_step(step)
+    layer.life.flush()
+
+    layer.check()
+
+
+@pytest.mark.parametrize("name", ["plan_waiting", "commit_waiting"])
+def test_a_step_that_could_not_be_recorded_finds_what_waits_when_it_is_recorded_again(name, monkeypatch):
+    monkeypatch.setattr(committer, "MIN_FOLDING_HEADS", 0 if name == "plan_waiting" else 99)
+    layer = layer_of()
+    request = layer.add()
+    advance(layer, [request])
+    step = layer.builder.build(batch_of(request))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(layer.committers[0], name, fail)
+        with pytest.raises(LaunchFailedError):
+            layer.life.record_step(step)
+    assert layer.life.waiting_requests == (request.request_slot,)
+    assert entries(layer) == list(range(layer.config.num_record_rows))
+    layer.life.discard_step(step)
+    layer.step([(request, T)])
+
+    layer.check()
 
 
 def test_a_flush_after_record_leaves_what_that_steps_verifies_read(device, monkeypatch):
@@ -29,6 +85,70 @@ def test_a_flush_after_record_leaves_what_that_steps_verifies_read(device, monke
 
     assert rows.waiting_lens.tolist() == [3]
     assert layer.life.waiting_requests == ()
+
+
+def test_debug_names_a_request_that_has_lost_its_slot():
+    """A row without a slot folds nothing, and what waited would be forgotten."""
+    layer = layer_of(debug=True)
+    request = layer.add()
+    advance(layer, [request])
+
+    with pytest.raises(
+        StepError, match=r"3 accepted tokens of step 1 wait for state slot 1.* now it reads state slot 0"
+    ):
+        layer.life.record_step(layer.builder.build(batch_of(request, state_slot=0)))
+
+
+def test_debug_lets_rows_without_tokens_name_any_slot():
+    layer = layer_of(debug=True)
+    request, other = layer.add(), layer.add()
+    advance(layer, [request, other])
+    slots = [0, layer.free_slots[0]]
+    batch = RequestBatch([0, 0], [0, 0], [False, False], slots, [request.request_slot, other.request_slot])
+    step = layer.builder.build(batch)
+
+    layer.life.record_step(step)
+    layer.life.discard_step(step)
+    layer.life.flush()
+
+    layer.check()
+
+
+@pytest.mark.parametrize("commit", ["every_step", "deferred"])
+def test_a_dummy_whose_lane_was_given_away_is_refused(commit):
+    """It would take the entries of the step there."""
+    layer = OneLayer(config_of(commit=commit))
+    request = layer.add()
+    dummy = layer.builder.build_dummy(1)
+    step = layer.step([(request, T)])
+
+    with pytest.raises(StepError, match="dummy step 1 cannot be recorded: its lane is that of step 2, which has been"):
+        layer.life.record_step(dummy)
+    layer.commit(step, {request.request_slot: 2})
+    layer.life.flush()
+
+    layer.check()
+
+
+@pytest.mark.parametrize("commit", ["every_step", "deferred"])
+def test_a_long_decode_of_a_request_in_flight_is_refused(commit):
+    layer = OneLayer(config_of(commit=commit, pipeline_parallel=2))
+    request = layer.add()
+    layer.step([(request, T)])
+
+    with pytest.raises(StepError, match="step 2 cannot be recorded: request slot 0 is also in step 1"):
+        layer.life.record_step(layer.builder.build(batch_of(request, T + 1)))
+
+
+@pytest.mark.parametrize("commit", ["every_step", "deferred"])
+def test_request_slots_on_the_device_are_refused_and_not_passed_over(commit):
+    layer = OneLayer(config_of(commit=commit))
+    request = layer.add()
+    advance(layer, [request])
+
+    for call in (layer.life.flush, lambda slots: layer.life.drop_request(slots[0])):
+        with pytest.raises(ArgumentError, match="request slots: expected numbers on the host, got a tensor"):
+            call(torch.tensor([request.request_slot]))
 
 
 def test_half_of_what_defers_is_refused():
