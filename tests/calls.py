@@ -31,8 +31,7 @@ def noted_launches():
         yield launches
 
 
-def verify_call():
-    window = Window(FULL, "cpu")
+def verify_arguments(window):
     names = ("q", "k", "v", "raw_gate", "raw_beta")
     return dict(
         zip(names, window.activations, strict=True),
@@ -43,6 +42,10 @@ def verify_call():
         state_indices=window.state_indices,
         out=window.out,
     )
+
+
+def verify_call():
+    return verify_arguments(Window(FULL, "cpu"))
 
 
 def full_state_call():

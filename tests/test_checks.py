@@ -23,6 +23,7 @@ from recoverssm import (
     StrideError,
     checks,
 )
+from tests.calls import verify_arguments
 from tests.windows import FULL, Window, int32, padded, storage_bits
 
 N, H, K, V, T = 3, 2, 32, 32, 4
@@ -70,19 +71,6 @@ BAD_VERIFY = [
         r"state_indices: expected dimensions 0\.\. to be",
     ),
 ]
-
-
-def verify_arguments(window):
-    names = ("q", "k", "v", "raw_gate", "raw_beta")
-    return dict(
-        zip(names, window.activations, strict=True),
-        checkpoint_state=window.checkpoint_states[0],
-        records=window.records[0],
-        gate=window.layer_gate(),
-        query_start_loc=window.query_start_loc,
-        state_indices=window.state_indices,
-        out=window.out,
-    )
 
 
 @pytest.mark.parametrize(("name", "spoil", "error", "message"), BAD_VERIFY)

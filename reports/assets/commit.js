@@ -3,14 +3,14 @@
 
 const control = Object.fromEntries(["gpu", "case", "figure", "by"].map((name) => [name, document.querySelector(`[data-choose=${name}]`)]));
 const part = (name) => document.querySelector(`[data-part=${name}]`);
-const SYMBOLS = { commit: "circle", plan: "triangle-up", state: "square", conv: "diamond", align: "pentagon", "commit in align mode": "hexagon", "everybody crossing": "star", "byte floor": "line-ew", control: "cross", "full state": "diamond-open", RecoverSSM: "circle" };
-const DASHES = { "byte floor": "dot", control: "dash", "full state": "dot" };
-const HIDDEN = ["align", "commit in align mode", "everybody crossing"]; // of few cases; shown where the legend is clicked
+const SYMBOLS = { commit: "circle", plan: "triangle-up", state: "square", conv: "diamond", align: "pentagon", "commit in align mode": "hexagon", "everybody crossing": "star", "deferred commit": "square-open", flush: "triangle-down", "deferred commits": "square", "byte floor": "line-ew", control: "cross", "full state": "diamond-open", RecoverSSM: "circle" };
+const DASHES = { "byte floor": "dot", control: "dash", "deferred commits": "dash", "full state": "dot" };
+const HIDDEN = ["align", "commit in align mode", "everybody crossing", "deferred commit", "flush"]; // of few cases; shown where the legend is clicked
 const BY = { B: ["requests", "B"], T: ["tokens a window", "T"], accepted: ["accepted on average", "accepted"] };
 let turn = 0;
 
 function hueOf(c, name) {
-  return { commit: c.ours, RecoverSSM: c.ours, "full state": c.full, "byte floor": c.quiet, control: c.full, state: c.text }[name] ?? c.quiet;
+  return { commit: c.ours, RecoverSSM: c.ours, "deferred commits": c.ours, "full state": c.full, "byte floor": c.quiet, control: c.full, state: c.text }[name] ?? c.quiet;
 }
 
 // One line through nights, cut where the environment changed, and one through each backfill.

@@ -29,8 +29,14 @@ PARTS = (
     ("align", Series("device_us", "align", "recoverssm_align", "graph-cold")),
     ("commit in align mode", Series("device_us", "commit", "recoverssm_align", "graph-cold")),
     ("everybody crossing", Series("device_us", "commit_crossing", "recoverssm_align", "graph-cold")),
+    ("deferred commit", Series("device_us", "commit", "recoverssm_deferred", "graph-cold")),
+    ("flush", Series("device_us", "flush", "recoverssm_deferred", "graph-cold")),
 )
-STEPS = (("RecoverSSM", derive.STEP), ("full state", derive.FULL_STEP))
+STEPS = (
+    ("RecoverSSM", derive.STEP),
+    ("deferred commits", Series("device_us", "step", "recoverssm_deferred", "graph-cold")),
+    ("full state", derive.FULL_STEP),
+)
 WORDS = ("commit_state", "commit_plan", "compact_conv", "align_plan", "commit_step", "Align mode")  # of changes
 
 

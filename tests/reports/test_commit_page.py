@@ -13,10 +13,10 @@ from benchmarks.harness.store import Store
 from reports.changes import Changelog
 from reports.derive import COMMIT
 from reports.pages.commit import at_share, load, points_of
-from reports.pages.page import Site
+from reports.pages.page import Part, Site
 from reports.sources import History, read_stores
 from tests.reports.browsing import opened
-from tests.reports.golden import HEADLINE, SKIPPED, NightPlan, golden_cases, golden_record, write_night
+from tests.reports.golden import HEADLINE, SKIPPED, NightPlan, golden_cases, golden_record, history_of, write_night
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -84,6 +84,28 @@ def test_other_projects_stand_beside_the_gpu_model_that_they_were_measured_on(go
 
     assert "µs, " in models["nvidia-h200"][PEER_CASE]
     assert set(models["nvidia-h100"].values()) == {"–"}
+
+
+def test_deferred_commits_stand_beside_those_of_every_step(tmp_path):
+    cases, store = golden_cases()[:1], Store(tmp_path)
+    night, times = write_night(store, NightPlan(1), cases), {"commit": 37.0, "flush": 856.0, "step": 1396.0}
+    night_records = store.records(night.records)
+    model = next(m for m in night_records[0].measurements if (m.op, m.provider) == ("step", "recoverssm"))
+    deferred = [
+        msgspec.structs.replace(model, op=op, provider="recoverssm_deferred", value=us) for op, us in times.items()
+    ]
+    with_deferred = [
+        msgspec.structs.replace(record, measurements=[*record.measurements, *deferred]) for record in night_records
+    ]
+
+    content = load(site_of(history_of(night, with_deferred)))
+    (part,) = (item for item in content.data if isinstance(item, Part))
+    (found,) = (data for _, data in part.data)
+
+    assert set(found["lines"]["deferred commit"][0]) == {37.0}
+    assert set(found["lines"]["flush"][0]) == {856.0}
+    assert set(found["steps"]["deferred commits"][0]) == {1396.0}
+    assert content.view.models[0].rows[0].parts[-2:] == ("37.0", "856.0")
 
 
 def test_a_store_without_a_gpu_says_what_is_missing(tmp_path):
