@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from benchmarks.harness.records import Check, Night, Record, Verdict, VerdictName, repetitions
+from benchmarks.harness.records import SOME_CASES, Check, Night, Record, Verdict, VerdictName, repetitions
 from benchmarks.harness.stats.verdict import Judgement, Limits, Series, judge_night
 
 from . import beside
@@ -211,7 +211,7 @@ def _describe(tonight: Tonight, base: Base | None, min_processes: int) -> list[s
     if count < min_processes:
         notes.append(f"{count} processes: {min_processes} are needed to be judged and to be a base for later nights")
     if tonight.pattern != "*":
-        notes.append(f"only cases matching {tonight.pattern!r}")
+        notes.append(f"{SOME_CASES} {tonight.pattern!r}")
     neighbours, before = (
         max((r.neighbours for r in some), default=0) for some in (tonight.records, base.records if base else ())
     )

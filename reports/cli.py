@@ -235,8 +235,8 @@ def table(
 ) -> None:
     """Write the tables of figures between the markers `figures:start` and `figures:end` of a README.
 
-    Below ours stand other projects' kernels at the same cases: of the newest league, or without one those measured by
-    hand (`reports/peers.toml`).
+    Below ours stand other projects' kernels at the same cases: of the newest league, then those measured by hand
+    (`reports/peers.toml`).
 
     Example: `python -m reports table --store reports/history --readme README.md --gpu-model nvidia-h200`
     """

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from benchmarks.harness.records import Case, Night, PeerFacts
+from benchmarks.harness.records import SOME_CASES, Case, Night, PeerFacts
 from reports import text
 from reports.derive import Figure, Processes, Series
 from reports.sources import CPU, History
@@ -64,7 +64,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Defeat:
-    """A peer that was faster than ours, in the median over processes."""
+    """A kernel that was faster than ours, in the median over processes; the full state of this repository is one."""
 
     entry: Entry
     case: Case
@@ -72,7 +72,7 @@ class Defeat:
 
     @property
     def is_rivals(self) -> bool:
-        """Whether the peer keeps what a token needs to be taken back."""
+        """Whether it keeps what a token needs to be taken back."""
         return self.entry.facts.scheme != "last_state"
 
 
@@ -120,6 +120,17 @@ class League:
         found = {case.name: case for record in self.processes.records for case in record.cases if case.name in seen}
         return sorted(found.values(), key=_place)
 
+    @property
+    def extent(self) -> str:
+        """How many cases it has, of which batches and windows, and whether its set has more."""
+        batches, windows = (
+            ", ".join(map(str, sorted(found)))
+            for found in ({case.num_requests for case in self.cases}, {case.spec_query_len for case in self.cases})
+        )
+        is_part = any(note.startswith(SOME_CASES) for note in self.night.notes)
+        count = f"{len(self.cases)} cases{' of its set' if is_part else ''}"
+        return f"{count}: B = {batches}; T = {windows}"
+
     def standing(self, entry: Entry, op: str, case: str) -> Standing:
         """The op's time, or that of its part, and how it stands to ours."""
         part = PARTS.get(op, op)
@@ -149,8 +160,8 @@ class League:
         return {reason: len(names) for reason, names in cases.items()}
 
     def defeats(self) -> list[Defeat]:
-        """Where a peer is faster than ours: rivals first, then the clearest."""
-        others = [entry for entry in self.entries if not entry.is_own]
+        """Where another kernel is faster than ours: rivals first, then the clearest."""
+        others = [entry for entry in self.entries if entry.name != self.ours]
         found = [
             Defeat(entry, case, standing)
             for entry in others

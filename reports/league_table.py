@@ -45,16 +45,17 @@ def _cell(league: League, entry: Entry, case: Case) -> str:
 
 def _defeats(league: League, cases: Sequence[Case]) -> str:
     names = {case.name for case in cases}
-    lost = [one for one in league.defeats() if one.case.name in names and one.standing.op != "conv" and one.is_rivals]
+    lost = [one for one in league.defeats() if one.case.name in names and one.is_rivals]
     if not lost:
-        nothing = "No verify, commit or step of another project that can take tokens back is faster than ours"
+        nothing = "No kernel that can take tokens back is faster than ours"
         return f"**{nothing}** in these cases, all timed in the same processes:"
     said = [
         f"{one.standing.op} of {escaped(one.entry.title)} at B = {one.case.num_requests}, {one.case.state_dtype} "
         f"({text.micros(one.standing.figure.median)} against {text.micros(one.standing.ours.median)}{text.NBSP}µs)"
         for one in lost
     ]
-    return f"**Faster than ours in these cases**: {'; '.join(said)}. All were timed in the same processes:"
+    rest = "No other kernel that can take tokens back is, in any of its ops. All were timed in the same processes:"
+    return f"**Faster than ours in these cases**: {'; '.join(said)}. {rest}"
 
 
 def _caption(league: League, cases: Sequence[Case], *, has_parts: bool) -> str:
@@ -69,6 +70,6 @@ def _caption(league: League, cases: Sequence[Case], *, has_parts: bool) -> str:
         else "",
         "**The night was judged invalid: nobody should believe its times.**" if league.is_invalid else "",
         "Reasons, sources, all batches, windows and acceptances: the page *League*. "
-        f"Rules: [docs/peers.md](docs/peers.md). From night `{league.night.id}`.",
+        f"Rules: [docs/peers.md](docs/peers.md). From night `{league.night.id}`, {league.extent}.",
     ]
     return " ".join(part for part in said if part)

@@ -33,7 +33,7 @@ def figures_table(
 ) -> str:
     """Markdown between the markers: one line per selected case, what it was measured on, then other projects' kernels.
 
-    Those of the newest league that has such cases; without one what was measured by hand.
+    Those of the newest league that has such cases, then what was measured by hand.
 
     Raises:
         NothingToShowError: no night of this GPU model, no readable record, or none of the cases.
@@ -58,9 +58,10 @@ def figures_table(
     lines = [header, *(_line(case, processes) for case in cases), "", _provenance(night, processes)]
     league = league_of(history, gpu_model)
     beside = league_table(league, patterns) if league else None
-    if beside is None and peers:
-        beside = peers_table(peers, night, processes, cases)
-    return "\n".join([*lines, "", beside] if beside else lines)
+    by_hand = peers_table(peers, night, processes, cases) if peers else None
+    if beside and by_hand:
+        by_hand = f"Measured by hand before, with kernels that this league lacks:\n\n{by_hand}"
+    return "\n\n".join(part for part in ("\n".join(lines), beside, by_hand) if part)
 
 
 def replace_figures(readme: str, table: str) -> str:

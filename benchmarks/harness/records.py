@@ -333,6 +333,10 @@ class Acceptance(Struct, frozen=True, kw_only=True):
     at_utc: Utc
 
 
+SOME_CASES = "only cases matching"
+"""How the note of a night begins that measured some cases of its set alone."""
+
+
 class Night(Struct, frozen=True, kw_only=True):
     """One run of ``ci nightly`` on one GPU model."""
 

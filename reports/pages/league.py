@@ -60,7 +60,8 @@ def _sections(site: Site, league: League) -> Iterator[Section]:
     slug, title = text.file_slug(model), "CPU" if league.on_cpu else text.gpu_name(model)
     if league.night.case_set != "league":
         slug, title = f"{slug}-{league.night.case_set}", f"{title}, set {league.night.case_set}"
-    when = f"Night {league.night.id}, set {league.night.case_set}, {len(league.processes.records)} processes."
+    processes = len(league.processes.records)
+    when = f"Night {league.night.id}, set {league.night.case_set}, {processes} processes, {league.extent}."
     doubt = (
         ["Times of a CPU: an adapter's proof, no more. Kernels under Triton's interpreter."] if league.on_cpu else []
     )
@@ -68,9 +69,11 @@ def _sections(site: Site, league: League) -> Iterator[Section]:
     links = raw_cells(site.history, [league.night.id], raw=site.raw)
     first, every = _defeats(league)
     folds = (Fold("Case by case", (every,)),) if every.rows else ()
-    yield Section(slug, title, (when, *doubt), tables=(first, _kernels(league)), links=links, folds=folds)
+    yield Section(slug, title, (when, *doubt), tables=(first,), links=links, folds=folds)
     for (num_heads, window), found in groupby(league.cases, key=lambda case: (case.num_heads, case.spec_query_len)):
         yield _window(league, slug, f"{title}: {window} tokens a window, {num_heads} heads", list(found))
+    sources = Fold("What each covers, licences and sources", (_sources(league),))
+    yield Section(f"{slug}-kernels", f"{title}: kernels", tables=(_kernels(league),), folds=(sources,))
 
 
 def _defeats(league: League) -> tuple[Table, Table]:
@@ -107,10 +110,7 @@ def _kernels(league: League) -> Table:
     for facts in league.missing:
         said = Cell(f"not measured: {facts.missing}", tone="warn")
         rows.append(_kernel(facts.title or facts.name, said, facts, text.MISSING))
-    columns = heads(
-        "~kernel", "keeps", "~in this night", "largest errors", "its tolerance", "~covers", "licence", "~source"
-    )
-    return Table("Kernels", columns, tuple(rows))
+    return Table("Kernels", heads("kernel", "keeps", "~in this night", "largest errors", "its tolerance"), tuple(rows))
 
 
 def _kernel(title: str, said: Cell, facts: PeerFacts, errors: str) -> tuple[Cell, ...]:
@@ -120,8 +120,17 @@ def _kernel(title: str, said: Cell, facts: PeerFacts, errors: str) -> tuple[Cell
         if all(key in facts.tolerance for key in keys)
     ]
     tolerance = Cell(", ".join(limits) or text.MISSING, hint=facts.tolerance_reason)
-    rest = (facts.covers, facts.licence, facts.source)
-    return cells(title, SCHEMES[facts.scheme], said, errors, tolerance, *(one or text.MISSING for one in rest))
+    return cells(title, SCHEMES[facts.scheme], said, errors, tolerance)
+
+
+def _sources(league: League) -> Table:
+    known = [(entry.title, entry.facts) for entry in league.entries if not entry.is_own]
+    known += [(facts.title or facts.name, facts) for facts in league.missing]
+    rows = [
+        cells(title, *(one or text.MISSING for one in (facts.covers, facts.licence, facts.source)))
+        for title, facts in known
+    ]
+    return Table("Sources", heads("kernel", "~covers", "licence", "~source"), tuple(rows))
 
 
 def _window(league: League, slug: str, title: str, cases: Sequence[Case]) -> Section:
@@ -169,7 +178,7 @@ def _time(league: League, entry: Entry, op: str, case: Case) -> Cell:
     if not standing.figure.n:
         return Cell(hint=standing.figure.reason)
     ratio = standing.ratio.median
-    tone = "warn" if ratio is not None and ratio < 1 and not entry.is_own else ""
+    tone = "warn" if ratio is not None and ratio < 1 else ""
     shown = text.micros(standing.figure.median) + (f" ({_ratio(ratio)})" if ratio is not None else "")
     return Cell(shown, hint=text.span(standing.figure, "us"), tone=tone)
 

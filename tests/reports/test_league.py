@@ -1,5 +1,7 @@
 """The league: other projects' kernels beside ours, from the processes that measured both."""
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 
@@ -137,8 +139,13 @@ def test_every_kernel_says_its_errors_tolerance_and_why_it_has_no_time(league):
     rows = {row[0]: [plain(cell) for cell in row[1:]] for row in texts(table(document, "Kernels"))}
 
     assert rows["Ring 1.2"] == [
-        "one state and records", "measured", "out 2.1e-3", "out 0.003", "replays inputs", "MIT", "its wheel",
+        "one state and records", "measured", "out 2.1e-3", "out 0.003",
     ]  # fmt: skip
+    assert texts(table(document, "Sources")) == [
+        ["Ring 1.2", "replays inputs", "MIT", "its wheel"],
+        ["Chunk 1.2", "–", "MIT", "its wheel"],
+        ["Gone", "–", "MIT", "–"],
+    ]
     assert rows["Chunk 1.2"][1] == "skipped: too many requests (1 case)"
     assert rows["Gone"][1] == "not measured: not installed: pip install gone"
 
@@ -172,8 +179,30 @@ def test_the_readme_says_what_is_lost_then_all_kernels_then_what_is_missing(leag
 
 def test_where_nothing_is_lost_the_readme_says_so(league):
     assert league_table(league, ["*_b1_*"]).startswith(
-        "**No verify, commit or step of another project that can take tokens back is faster than ours"
+        "**No kernel that can take tokens back is faster than ours**"
     )  # a last state is no rival
+
+
+def test_a_step_of_full_state_and_a_conv_are_losses_too():
+    more = [*of("full_state", B1, step=300.0), *of("recoverssm", B1, conv=3.4), *of("ring", B1, conv=2.9)]
+    found = process()
+    found = msgspec.structs.replace(found, measurements=[*found.measurements, *more])
+    league = league_of(history_of([found]), "nvidia-h200")
+
+    lost = [(one.entry.name, one.standing.op) for one in league.defeats() if one.case.name == B1]
+    assert lost == [("ring", "conv"), ("full_state", "step"), ("chunk", "verify")]
+    assert plain(league_table(league, ["*_b1_*"])).startswith(
+        "**Faster than ours in these cases**: conv of Ring 1.2 at B = 1, fp32 (2.90 against 3.40 µs); "
+        "step of full state, this repository at B = 1, fp32 (300.0 against 320.0 µs)."
+    )
+
+
+def test_a_league_says_which_cases_it_has_and_that_its_set_has_more(league):
+    assert league.extent == "2 cases: B = 1, 32; T = 8"
+    part = msgspec.structs.replace(league.night, notes=[f"{records.SOME_CASES} '*_a3*'"])
+    assert replace(league, night=part).extent == "2 cases of its set: B = 1, 32; T = 8"
+    assert league.extent in league_document(Site(History(), None), [league]).sections[0].lead[0]
+    assert league.extent in league_table(league, ["*_b1_*"])
 
 
 def test_foreign_words_keep_their_place_in_the_readme():
@@ -216,10 +245,11 @@ def test_a_newer_night_of_another_set_stands_before_the_league_on_the_page():
 
     titles = [section.title for section in document.sections]
     assert titles == [
-        "NVIDIA H200, set smoke", "NVIDIA H200, set smoke: 8 tokens a window, 12 heads",
-        "NVIDIA H200", "NVIDIA H200: 8 tokens a window, 12 heads",
-    ]  # fmt: skip
-    assert len({section.key for section in document.sections}) == 4
+        f"NVIDIA H200{part}{section}"
+        for part in (", set smoke", "")
+        for section in ("", ": 8 tokens a window, 12 heads", ": kernels")
+    ]
+    assert len({section.key for section in document.sections}) == 6
 
 
 def test_a_league_that_was_judged_invalid_is_shown_where_there_is_no_other_and_says_so():

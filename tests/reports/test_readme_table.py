@@ -6,7 +6,9 @@ import pytest
 from typer.testing import CliRunner
 
 from reports.cli import app
-from reports.readme import END, START, MarkersError, replace_figures
+from reports.peers import read_peers
+from reports.readme import END, START, MarkersError, figures_table, replace_figures
+from reports.sources import read_stores
 from tests.reports.golden import HEADLINE
 
 
@@ -79,3 +81,12 @@ def test_a_missing_readme_is_a_usage_error(golden_store, tmp_path):
 
     assert code == 2
     assert "--readme" in output
+
+
+def test_a_league_stands_before_what_was_measured_by_hand(golden_store, monkeypatch):
+    monkeypatch.setattr("reports.readme.league_of", lambda history, gpu_model: history)
+    monkeypatch.setattr("reports.readme.league_table", lambda league, patterns: "| league |")
+
+    table = figures_table(read_stores([str(golden_store)]), "nvidia-h200", peers=read_peers())
+
+    assert table.index("| case |") < table.index("| league |") < table.index("Measured by hand") < table.index("| µs |")
