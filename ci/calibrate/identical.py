@@ -13,15 +13,18 @@ from .trust import IdenticalPairs, rounded
 
 
 def identical_pairs(paths: Sequence[Path], gpu_model: str) -> IdenticalPairs:
-    """From the results of gates (``verdict.json``) on one GPU model; gates without such a series do not count.
+    """From the results of gates (``verdict.json``) on one GPU model, of those in which most series are such ones.
+
+    A gate with few of them has had few occasions for a false alarm, and would make the others look better than they are.
 
     Raises:
         UsageError: a file is no result of a gate.
     """
     names, num_series, suspects = list[str](), 0, list[int]()
     for result in map(_read, paths):
-        own = [v for v in result.verdicts if v.identical and v.gated and v.n_blocks and v.gpu_model == gpu_model]
-        if own:
+        timed = [v for v in result.verdicts if v.gated and v.n_blocks and v.gpu_model == gpu_model]
+        own = [v for v in timed if v.identical]
+        if 2 * len(own) > len(timed):
             names.append(f"{result.base.commit[:12]}..{result.head.commit[:12]}")
             num_series += len(own)
             suspects.append(sum(verdict.suspected for verdict in own))

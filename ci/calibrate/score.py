@@ -54,6 +54,7 @@ def score(
     disjoint = draws.disjoint_gates(occasions, packed, rng)
     resampled = draws.resampled_gates(occasions, packed, sizes.gates, rng)
     found = draws.power_of(occasions, packed, sizes.trials, rng)
+    identical = identical_pairs(gates, data.processes[0].gpu_model)
     series = _series(data, occasions, limits, floorless, medians_us, found)
     power = [_power(one, occasions) for one in found]
     blind = {pct: _blind_pct(series, pct) for pct in BLIND}
@@ -69,11 +70,11 @@ def score(
         occasions=[_occasion(data, name) for name in data.occasions],
         disjoint=disjoint,
         resampled=resampled,
-        identical=identical_pairs(gates, data.processes[0].gpu_model),
+        identical=identical,
         power=power,
         blind_pct={f"{pct:g}": share for pct, share in blind.items()},
         series=series,
-        targets=targets(disjoint, resampled, power, blind),
+        targets=targets(disjoint, identical, resampled, power, blind),
     )
 
 

@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-from .trust import DisjointGates, Power, ResampledGates, Target
+from benchmarks.harness.stats.calibration import exact_upper_pct
+
+from .trust import DisjointGates, IdenticalPairs, Power, ResampledGates, Target
 
 ALARMS_PCT = 1.0  # most gates of the code against itself that may raise any alarm
 ENOUGH_GATES = 2000  # resampled, to say so
@@ -12,12 +14,16 @@ BLIND = {2.0: 15.0, 3.0: 5.0}  # effect in percent: most of the series that may 
 
 
 def targets(
-    disjoint: DisjointGates, resampled: ResampledGates, power: Sequence[Power], blind_pct: Mapping[float, float]
+    disjoint: DisjointGates,
+    identical: IdenticalPairs,
+    resampled: ResampledGates,
+    power: Sequence[Power],
+    blind_pct: Mapping[float, float],
 ) -> list[Target]:
     """One row for each promise."""
     by_delay = {one.delay_pct: one for one in power}
     return [
-        _exact(disjoint),
+        _exact(disjoint, identical),
         _resampled(resampled),
         *(_power(pct, least, by_delay.get(pct)) for pct, least in POWER.items()),
         _agreement(power),
@@ -25,18 +31,21 @@ def targets(
     ]
 
 
-def _exact(found: DisjointGates) -> Target:
+def _exact(found: DisjointGates, real: IdenticalPairs) -> Target:
+    # Nobody measured the suspects of real gates again, as those of the unsettled: they count as alarms in the bound.
+    num_gates, unsettled = found.num_gates + len(real.gates), found.num_unsettled + real.num_gates_with_suspects
+    upper_pct = exact_upper_pct(found.num_with_alarm + unsettled, num_gates)
     met = None
-    if found.upper_pct is not None and found.upper_pct <= ALARMS_PCT:
+    if upper_pct is not None and upper_pct <= ALARMS_PCT:
         met = True
-    elif found.num_with_alarm > ALARMS_PCT / 100 * found.num_gates:
+    elif found.num_with_alarm > ALARMS_PCT / 100 * num_gates:
         met = False
-    bound = "" if found.upper_pct is None else f": at most {found.upper_pct:.3g} % with 95 % confidence"
-    unsettled = f" and {found.num_unsettled} unsettled" if found.num_unsettled else ""
+    said = f"{found.num_with_alarm}{f' and {unsettled} unsettled' if unsettled else ''} of {num_gates} disjoint gates"
+    said += f", {len(real.gates)} of them real" if real.gates else ""
     return Target(
         name="false alarms, exact bound",
         wanted=f"at most {ALARMS_PCT:g} % of gates",
-        found=f"{found.num_with_alarm}{unsettled} of {found.num_gates} disjoint gates{bound}",
+        found=said if upper_pct is None else f"{said}: at most {upper_pct:.3g} % with 95 % confidence",
         met=met,
     )
 

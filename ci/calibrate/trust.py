@@ -50,7 +50,7 @@ class ResampledGates(Struct, frozen=True, kw_only=True):
 class IdenticalPairs(Struct, frozen=True, kw_only=True):
     """Series of real gates whose binaries are the same on both sides: screened, never confirmed."""
 
-    gates: list[str]  # base..head
+    gates: list[str]  # base..head, where most series are such ones
     num_series: int  # over all gates
     num_suspects: int  # of those series; a suspect is no alarm yet
     num_gates_with_suspects: int

@@ -165,7 +165,7 @@ def test_disjoint_gates_use_no_process_twice_and_count_what_they_cannot_settle()
 
 def test_promises_without_data_are_neither_kept_nor_missed(quiet):
     record = score(quiet, sizes=SIZES)
-    rows = targets(record.disjoint, record.resampled, [], {})
+    rows = targets(record.disjoint, record.identical, record.resampled, [], {})
 
     assert {one.met for one in rows} == {None}
 
@@ -195,7 +195,8 @@ def test_command_writes_the_record_and_the_page(quiet, tmp_path):
 
 def test_real_gates_count_where_both_sides_have_the_same_binaries(tmp_path):
     same = [verdict(op=op, identical=True, suspected=op == "conv") for op in ("verify", "conv")]
-    gates = [result([*same, verdict(op="commit")]), result([verdict()]), result(same[:1])]
+    mostly_changed = result([same[0], verdict(op="commit"), verdict(op="step")])
+    gates = [result([*same, verdict(op="commit")]), result([verdict()]), result(same[:1]), mostly_changed]
     paths = [tmp_path / f"{number}.json" for number in range(len(gates))]
     for path, gate in zip(paths, gates, strict=True):
         path.write_bytes(encode(gate))
@@ -205,6 +206,23 @@ def test_real_gates_count_where_both_sides_have_the_same_binaries(tmp_path):
     assert (found.num_series, found.num_suspects, found.num_gates_with_suspects) == (3, 1, 1)
     assert found.upper_pct == pytest.approx(97.47, abs=0.01)
     assert identical_pairs(paths, "gb300").upper_pct is None
+
+
+def test_real_gates_lower_the_bound_and_their_suspects_raise_it(quiet, tmp_path):
+    same = [verdict(op=op, identical=True) for op in ("verify", "conv")]
+    told = [result(same), result([same[0], msgspec.structs.replace(same[1], suspected=True)])]
+    paths = [tmp_path / f"{number}.json" for number in range(len(told))]
+    for path, gate in zip(paths, told, strict=True):
+        path.write_bytes(encode(gate))
+
+    def promise(gates):
+        return score(quiet, sizes=SIZES, gates=gates).targets[0]
+
+    assert promise([]).found == "0 of 2 disjoint gates: at most 77.6 % with 95 % confidence"
+    assert promise(paths[:1]).found == "0 of 3 disjoint gates, 1 of them real: at most 63.2 % with 95 % confidence"
+    assert promise(paths).found.startswith("0 and 1 unsettled of 4 disjoint gates, 2 of them real: at most 75.1 %")
+    assert promise(paths[:1] * 297).met is True  # with two of the set no alarm in 299
+    assert promise(paths[:1] * 296).met is None
 
 
 def test_file_that_is_no_gate_is_refused_by_name(tmp_path):
