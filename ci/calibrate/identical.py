@@ -15,7 +15,7 @@ from .trust import IdenticalPairs, rounded
 def identical_pairs(paths: Sequence[Path], gpu_model: str) -> IdenticalPairs:
     """From the results of gates (``verdict.json``) on one GPU model, of those in which most series are such ones.
 
-    A gate with few of them has had few occasions for a false alarm, and would make the others look better than they are.
+    A gate with few of them has had few occasions for a false alarm, and would make the bound look better than it is.
 
     Raises:
         UsageError: a file is no result of a gate.
