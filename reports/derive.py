@@ -28,7 +28,10 @@ class Series(NamedTuple):
 VERIFY = Series("device_us", "verify", "recoverssm", "graph-cold")
 FULL_VERIFY = Series("device_us", "verify", "full_state", "graph-cold")
 COMMIT = Series("device_us", "commit", "recoverssm", "graph-cold")
+VERIFY_HOST = Series("host_us", "verify", "recoverssm", "host-dispatch")
+VERIFY_LAUNCH = Series("host_us", "verify_launch", "recoverssm", "host-dispatch")
 COMMIT_HOST = Series("host_us", "commit", "recoverssm", "host-dispatch")
+COMMIT_LAUNCH = Series("host_us", "commit_launch", "recoverssm", "host-dispatch")
 COMMIT_PLAN = Series("device_us", "commit_plan", "recoverssm", "graph-cold")
 COMMIT_STATE = Series("device_us", "commit_state", "recoverssm", "graph-cold")
 CONV = Series("device_us", "conv", "recoverssm", "graph-cold")
@@ -40,22 +43,6 @@ SAVED_BYTES = Series("memory_saved_bytes", "state", "recoverssm", "exact")
 SAVED_PCT = Series("memory_saved_pct", "state", "recoverssm", "exact")
 CAPACITY_GAIN = Series("capacity_gain_pct", "capacity", "recoverssm", "exact")
 
-
-class Derived(NamedTuple):
-    """A headline metric that no record holds: ``series`` itself, or with ``base`` how far it lies above that."""
-
-    metric: str
-    unit: str
-    series: Series
-    base: Series | None = None
-
-
-DERIVED = (
-    Derived("verify_overhead", "ratio", VERIFY, FULL_VERIFY),
-    Derived("step_overhead", "ratio", STEP, FULL_STEP),
-    Derived("commit_latency_us", "us", COMMIT),
-    Derived("commit_host_us", "us", COMMIT_HOST),
-)
 
 # From worst to best. The first three fail a night; the next two say that we do not know.
 VERDICT_ORDER = ("regressed", "invalid", "missing", "inconclusive", "blind", "new", "unchanged", "improved")

@@ -147,7 +147,7 @@ def prune(
 def query(
     gpu_model: GpuModel = "*",
     metric: Annotated[
-        str, typer.Option(metavar="GLOB", help="device_us, verify_overhead, memory_saved_pct, ...")
+        str, typer.Option(metavar="GLOB", help="device_us, verify_overhead, control_pct, u_error, ...")
     ] = "*",
     op: Annotated[str, typer.Option(metavar="GLOB", help="verify, commit, step, ...")] = "*",
     provider: Annotated[str, typer.Option(metavar="GLOB", help="recoverssm, full_state, ...")] = "*",
@@ -171,7 +171,10 @@ def query(
         if as_json:
             print_json(rows)
         else:
-            shown = ("gpu", "case", "provider", "op", "metric", "contract", "value", "unit", "n_processes", "commit")
+            shown = (
+                *("gpu", "case", "provider", "op", "metric", "contract"),
+                *("value", "low", "high", "unit", "n_processes", "commit"),
+            )
             _table(shown, [[_text(row[name]) for name in shown] for row in rows])
         raise typer.Exit(int(Exit.INVALID if answer.problems else Exit.PASS))
 

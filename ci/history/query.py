@@ -1,77 +1,21 @@
 """The newest accepted value of every series that fits, read by DuckDB from the JSON files where they lie."""
 
-import json
-from collections.abc import Iterable, Mapping, Sequence, Set
+import math
+import statistics
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import msgspec
-
-from benchmarks.harness.record_files import schema_version
-from benchmarks.harness.records import SCHEMA_VERSION
-from benchmarks.harness.stats.verdict import summarize
+from benchmarks.harness.stats.distributions import t_quantile
+from benchmarks.harness.stats.verdict import Summary, summarize
 from benchmarks.harness.store import RECENT_NIGHTS, Store
-from ci.exits import BrokenEnvironmentError, CommandError, Exit
-from reports.derive import DERIVED, Derived, Series, overhead
+from reports.derive import Series
+from reports.derived import DERIVED, Derived
 
 from .layout import open_existing
-
-if TYPE_CHECKING:
-    import duckdb
-
-Key = tuple[str, str, str, str, str]  # metric, op, provider, case, contract
-
-_VERDICT = json.dumps(
-    [
-        dict.fromkeys(("metric", "op", "provider", "case", "contract", "unit"), "VARCHAR")
-        | dict.fromkeys(("value", "low", "high", "process_sd_pct"), "DOUBLE")
-        | {"n_processes": "INTEGER"}
-    ]
-)
-_MEASUREMENT = json.dumps(
-    [dict.fromkeys(("metric", "op", "provider", "case", "contract", "status"), "VARCHAR") | {"value": "DOUBLE"}]
-)
-# Materialised parts keep DuckDB from parsing a whole file again for every series in it.
-# One row per series: the newest of those that accepted nights have.
-_NEWEST = """
-with night as materialized (
-    select j->>'$.id' as id, j->>'$.created_utc' as created, j->>'$.gpu_model' as gpu,
-           from_json(j->'$.records', '["VARCHAR"]') as records, from_json(j->'$.verdicts', $verdict) as verdicts
-    from (select content::json as j from read_text($files))
-    where (j->>'$.accepted') = 'true'
-), series as (
-    select id, created, gpu, records, unnest(verdicts) as v from night
-)
-select gpu, v.metric, v.op, v.provider, v.case, v.contract, v.unit, v.value, v.low, v.high, v.process_sd_pct,
-       v.n_processes, id, records
-from series
-where v.value is not null
-qualify row_number() over (
-    partition by gpu, v.metric, v.op, v.provider, v.case, v.contract order by created desc, id desc
-) = 1
-order by all
-"""
-_IN_RECORDS = """
-with record as materialized (
-    select j->>'$.id' as id, j->>'$.subject.commit' as commit,
-           from_json(j->'$.measurements', $measurement) as measurements
-    from (select content::json as j from read_text($files))
-), series as (
-    select id, commit, unnest(measurements) as m from record
-)
-select m.metric, m.op, m.provider, m.case, m.contract, id, commit, m.value
-from series
-where m.status = 'ok' and m.value is not null
-order by all
-"""
-
-
-class UnreadableStoreError(CommandError):
-    """A file of the store is JSON, but not what a night or record holds."""
-
-    code = Exit.INVALID
+from .reading import CHECKED, ERRORS, SHARES, Found, Key, Newest, connect, measured_in, newest_in, usable
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +39,8 @@ class Filters:
 class Row:
     """One value. ``low`` and ``high`` are its 95 % interval over processes; ``record`` holds the process nearest to it.
 
-    Of an overhead, ``process_sd_pct`` is the spread of the ratio (1 + overhead) in percent of the ratio.
+    Of an overhead, ``process_sd_pct`` is the spread of the ratio (1 + overhead) in percent of the ratio. An error is
+    the largest of all processes and has no interval.
     """
 
     metric: str
@@ -123,35 +68,13 @@ class Answer:
     problems: list[str] = field(default_factory=list)  # files that could not be used
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """What one process measured of a series."""
-
-    record: str
-    commit: str | None
-    value: float
-
-
-@dataclass(frozen=True, slots=True)
-class _Newest:
-    gpu: str
-    key: Key
-    unit: str
-    value: float
-    low: float | None
-    high: float | None
-    process_sd_pct: float | None
-    n_processes: int
-    night: str
-    records: Sequence[str]
-
-
 def query(stores: Sequence[str], filters: Filters, *, nights: int = RECENT_NIGHTS) -> Answer:
     """Newest accepted values of all stores together; an id that two stores hold counts once.
 
     Only the newest ``nights`` of each GPU model are looked at, so that a question takes as long after years.
 
-    Derived headline metrics (``reports.derive.DERIVED``) come from the processes of one night that has all they need.
+    Derived metrics (``reports.derived.DERIVED``) come from the processes of one night that has all they need. What
+    records hold beside a time comes from those of the time: shares of streams (SHARES), errors of its op (ERRORS).
 
     Raises:
         MissingDataError: a store does not exist.
@@ -161,19 +84,19 @@ def query(stores: Sequence[str], filters: Filters, *, nights: int = RECENT_NIGHT
     opened = [open_existing(spec) for spec in stores]
     paths = _night_paths(opened, filters.gpu_model, nights)
     with connect() as connection:
-        usable = _usable(paths, answer)
-        newest = [_newest(row) for row in run(connection, _NEWEST, usable, verdict=_VERDICT)]
+        newest = newest_in(connection, usable(paths, answer.problems))
         plain = [item for item in newest if filters.fit(item.gpu, *item.key[:4])]
-        derived = _derivable(newest, filters)
+        derived, beside = _derivable(newest, filters), _beside(newest, filters)
         wanted: dict[str, set[str]] = {}
-        for item in [*plain, *(pair[1] for pair in derived)]:
+        for item in [*plain, *(pair[1] for pair in (*derived, *beside))]:
             wanted.setdefault(item.gpu, set()).update(item.records)
         records = _record_paths(opened, wanted)
         absent = sorted(set().union(*wanted.values()) - set(records))
         answer.problems += [f"record {name}: named by a night, in no store" for name in absent]
-        measured = _measured(connection, _usable([records[name] for name in sorted(records)], answer))
+        measured = measured_in(connection, usable([records[name] for name in sorted(records)], answer.problems))
     answer.rows = [_row(item, measured) for item in plain]
     answer.rows += [row for what, item in derived if (row := _derive(what, item, measured)) is not None]
+    answer.rows += [row for metric, item in beside if (row := _held(metric, item, measured)) is not None]
     answer.rows.sort(
         key=lambda row: (row.gpu, row.case, row.provider != "recoverssm", row.op, row.metric, row.contract)
     )
@@ -201,87 +124,13 @@ def _record_paths(stores: Sequence[Store], wanted: Mapping[str, Set[str]]) -> di
     return found
 
 
-def connect() -> "duckdb.DuckDBPyConnection":
-    """A DuckDB in memory that fetches nothing. Raises BrokenEnvironmentError where DuckDB is not installed."""
-    try:
-        import duckdb
-    except ImportError as error:
-        raise BrokenEnvironmentError(
-            f"DuckDB reads the store for this command and is not installed: {error}", "pip install 'duckdb>=2.0'"
-        ) from error
-    offline: dict[str, str | bool | int | float | list[str]] = {
-        "autoinstall_known_extensions": "false",
-        "autoload_known_extensions": "false",
-    }
-    return duckdb.connect(":memory:", config=offline)
+def _row(item: Newest, measured: Mapping[Key, Sequence[Found]]) -> Row:
+    found = [one for one in measured.get(item.key, ()) if one.record in item.records]
+    summary = Summary(item.n_processes, item.value, item.low, item.high, item.process_sd_pct)
+    return _row_of(item.key[0], item.unit, item, item.key[4], summary, found)
 
 
-def run(
-    connection: "duckdb.DuckDBPyConnection", sql: str, files: Sequence[str], **values: object
-) -> list[tuple[Any, ...]]:
-    """Rows of a statement over ``$files``; none without files. Raises UnreadableStoreError."""
-    import duckdb
-
-    if not files:
-        return []
-    try:
-        return connection.execute(sql, {"files": list(files), **values}).fetchall()
-    except duckdb.Error as error:
-        raise UnreadableStoreError(f"DuckDB cannot read a file: {error}", "python -m ci history verify") from error
-
-
-def _usable(paths: Iterable[Path], answer: Answer) -> list[str]:
-    """Files of the newest schema version; DuckDB would refuse all of them for one that is damaged."""
-    good = []
-    for path in sorted(paths):
-        try:
-            version = schema_version(path.read_bytes())
-        except (OSError, ValueError, msgspec.MsgspecError) as error:
-            answer.problems.append(f"{path}: cannot be read: {error}; python -m ci history verify")
-            continue
-        if version == SCHEMA_VERSION:
-            good.append(str(path))
-        else:
-            answer.problems.append(f"{path}: schema version {version}; python -m ci history migrate")
-    return good
-
-
-def _newest(row: Sequence[Any]) -> _Newest:
-    gpu, metric, op, provider, case, contract, unit, value, low, high, spread, count, night, records = row
-    return _Newest(gpu, (metric, op, provider, case, contract), unit, value, low, high, spread, count, night, records)
-
-
-def _measured(connection: "duckdb.DuckDBPyConnection", files: Sequence[str]) -> dict[Key, list[_Found]]:
-    found: dict[Key, list[_Found]] = {}
-    for metric, op, provider, case, contract, record, commit, value in run(
-        connection, _IN_RECORDS, files, measurement=_MEASUREMENT
-    ):
-        found.setdefault((metric, op, provider, case, contract), []).append(_Found(record, commit, value))
-    return found
-
-
-def _row(item: _Newest, measured: Mapping[Key, Sequence[_Found]]) -> Row:
-    metric, op, provider, case, contract = item.key
-    nearest = _nearest([found for found in measured.get(item.key, ()) if found.record in item.records], item.value)
-    return Row(
-        metric=metric,
-        op=op,
-        provider=provider,
-        case=case,
-        gpu=item.gpu,
-        contract=contract,
-        value=item.value,
-        unit=item.unit,
-        low=item.low,
-        high=item.high,
-        process_sd_pct=item.process_sd_pct,
-        n_processes=item.n_processes,
-        commit=nearest.commit if nearest else None,
-        record=nearest.record if nearest else None,
-    )
-
-
-def _derivable(newest: Sequence[_Newest], filters: Filters) -> list[tuple[Derived, _Newest]]:
+def _derivable(newest: Sequence[Newest], filters: Filters) -> list[tuple[Derived, Newest]]:
     """Derived metrics whose series have their newest accepted values in one night, with the row of the first series."""
     by_key = {(item.gpu, item.key): item for item in newest}
     found = []
@@ -289,42 +138,88 @@ def _derivable(newest: Sequence[_Newest], filters: Filters) -> list[tuple[Derive
         for item in newest:
             if item.key != _key(what.series, item.key[3]):
                 continue
-            base = by_key.get((item.gpu, _key(what.base, item.key[3]))) if what.base else item
+            base = by_key.get((item.gpu, _key(what.base, what.base_case(item.key[3])))) if what.base else item
             fits = filters.fit(item.gpu, what.metric, what.series.op, what.series.provider, item.key[3])
             if fits and base is not None and base.night == item.night:
                 found.append((what, item))
     return found
 
 
+def _beside(newest: Sequence[Newest], filters: Filters) -> list[tuple[str, Newest]]:
+    """Metrics that records hold beside a time, with the row of the time."""
+    return [
+        (metric, item)
+        for item in newest
+        if item.key[0] == "device_us" and item.key[4] == "graph-cold"
+        for metric in (*SHARES, *ERRORS)
+        if filters.fit(item.gpu, metric, *item.key[1:4])
+    ]
+
+
 def _key(series: Series, case: str) -> Key:
     return (series.metric, series.op, series.provider, case, series.contract)
 
 
-def _derive(what: Derived, item: _Newest, measured: Mapping[Key, Sequence[_Found]]) -> Row | None:
+def _derive(what: Derived, item: Newest, measured: Mapping[Key, Sequence[Found]]) -> Row | None:
     case = item.key[3]
     own = {f.record: f for f in measured.get(item.key, ()) if f.record in item.records}
     if what.base is not None:
-        base = {f.record: f.value for f in measured.get(_key(what.base, case), ())}
-        # The ratio is taken inside each process: both sides saw the same card, clock and minute.
+        base = {f.record: f.value for f in measured.get(_key(what.base, what.base_case(case)), ())}
+        # Formed inside each process: both sides saw the same card, clock and minute.
         own = {
-            name: _Found(name, found.commit, 1 + overhead(found.value, base[name]))
+            name: Found(name, found.commit, what.form(found.value, base[name]))
             for name, found in own.items()
             if base.get(name)
         }
     if not own:
         return None
-    summary = summarize([found.value for found in own.values()])
-    nearest = _nearest(list(own.values()), summary.value)
-    shift = 0.0 if what.base is None else 1.0
+    values = [found.value for found in own.values()]
+    summary = _of_differences(values) if what.how == "difference" else summarize(values)
+    return _row_of(what.metric, what.unit, item, what.series.contract, summary, list(own.values()), what.shift)
+
+
+def _held(metric: str, item: Newest, measured: Mapping[Key, Sequence[Found]]) -> Row | None:
+    """What stands beside a time: a share as the time itself is summed up, an error as the largest."""
+    contract = CHECKED if metric in ERRORS else item.key[4]
+    found = [one for one in measured.get((metric, *item.key[1:4], contract), ()) if one.record in item.records]
+    if not found:
+        return None
+    values = [one.value for one in found]
+    if metric in ERRORS:
+        return _row_of(metric, "ratio", item, contract, Summary(n=len(values), value=max(values)), found)
+    return _row_of(metric, "%", item, contract, summarize(values), found)
+
+
+def _of_differences(values: Sequence[float]) -> Summary:
+    """Of values of any sign: their median, and the interval of their mean."""
+    n, value = len(values), statistics.median(values)
+    if n < 2:
+        return Summary(n=n, value=value)
+    half = t_quantile(0.975, n - 1) * statistics.stdev(values) / math.sqrt(n)
+    mean = statistics.fmean(values)
+    return Summary(n=n, value=value, low=mean - half, high=mean + half)
+
+
+def _row_of(
+    metric: str,
+    unit: str,
+    item: Newest,
+    contract: str,
+    summary: Summary,
+    found: Sequence[Found],
+    shift: float = 0.0,
+) -> Row:
+    """A row of op, provider, case and GPU model of ``item``; ``shift`` is taken from the value and its interval."""
+    nearest = _nearest(found, summary.value)
     return Row(
-        metric=what.metric,
-        op=what.series.op,
-        provider=what.series.provider,
-        case=case,
+        metric=metric,
+        op=item.key[1],
+        provider=item.key[2],
+        case=item.key[3],
         gpu=item.gpu,
-        contract=what.series.contract,
+        contract=contract,
         value=summary.value - shift,
-        unit=what.unit,
+        unit=unit,
         low=None if summary.low is None else summary.low - shift,
         high=None if summary.high is None else summary.high - shift,
         process_sd_pct=summary.sd_pct,
@@ -334,5 +229,5 @@ def _derive(what: Derived, item: _Newest, measured: Mapping[Key, Sequence[_Found
     )
 
 
-def _nearest(found: Sequence[_Found], value: float) -> _Found | None:
+def _nearest(found: Sequence[Found], value: float) -> Found | None:
     return min(found, key=lambda one: (abs(one.value - value), one.record), default=None)

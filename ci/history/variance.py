@@ -17,7 +17,7 @@ from ci.exits import MissingDataError
 from ci.validity import tell_sound
 from reports.sources import Stored, read_records
 
-from .query import connect, run
+from .reading import connect, run
 
 MARK = "variance"
 VARIANCE_NIGHTS = 60  # 6 MB each with their samples; one code is seldom measured in so many

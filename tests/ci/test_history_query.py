@@ -7,13 +7,13 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks.harness.records import Measurement
+from benchmarks.harness.records import Check, Measurement
 from benchmarks.harness.store import Store
 from ci.__main__ import app
 from ci.exits import Exit, MissingDataError
 from ci.history.query import Filters, query
-from tests.ci.nights import CASE, ENVIRONMENT
-from tests.ci.stores import LEVELS, make_night, put_at_url, samples_of, store_nights, verdicts_of
+from tests.ci.nights import CASE, ENVIRONMENT, timed
+from tests.ci.stores import LEVELS, MadeNight, make_night, put_at_url, samples_of, store_nights, verdicts_of
 from tests.reports.golden import processes_of
 
 HISTORY = Path(__file__).resolve().parents[2] / "reports" / "history"
@@ -117,6 +117,73 @@ def test_overhead_is_taken_inside_each_process(tmp_path):
     assert (row.unit, row.op, row.provider, row.n_processes) == ("ratio", "verify", "recoverssm", 3)
     assert row.low < row.value < row.high
     assert row.record == records[1].id
+
+
+def with_measurements(made, *per_process):
+    """The night with further measurements in each process."""
+    records = [
+        msgspec.structs.replace(record, measurements=[*record.measurements, *more])
+        for record, more in zip(made.records, per_process, strict=True)
+    ]
+    return MadeNight(msgspec.structs.replace(made.night, verdicts=verdicts_of(records)), records)
+
+
+def test_a_difference_is_taken_inside_each_process_and_may_be_negative(tmp_path):
+    def hosts(ours, launch):
+        times = {"commit": ours, "commit_launch": launch}
+        return [timed(us, metric="host_us", op=op, contract="host-dispatch", n_samples=3) for op, us in times.items()]
+
+    made = with_measurements(make_night(1), hosts(40.0, 50.0), hosts(60.0, 64.0), hosts(20.0, 36.0))
+
+    row = one(store_nights(tmp_path, made), metric="over_launch_us")
+
+    assert (row.op, row.value, row.unit, row.contract) == ("commit", -10.0, "us", "host-dispatch")
+    assert row.low < -10.0 < row.high
+    assert row.record == made.records[0].id
+
+
+def test_a_commit_is_held_against_that_of_one_accepted_token(tmp_path):
+    eight, one_token = ("kimi_k3_tp8_b32_t8_a8.00_fp32", "kimi_k3_tp8_b32_t8_a1.00_fp32")
+
+    def states(over):
+        return [
+            timed(us, op="commit_state", case=case, n_samples=3)
+            for case, us in ((eight, 100.0 * over), (one_token, 100.0))
+        ]
+
+    made = with_measurements(make_night(1), states(1.04), states(1.05), states(1.09))
+
+    rows = ask(store_nights(tmp_path, made), metric="over_one_accepted", case="*_a8*")
+
+    assert [(row.op, row.value, row.unit) for row in rows] == [("commit_state", pytest.approx(1.05), "ratio")]
+    assert ask(tmp_path, metric="plan_and_conv_us", case="*_a8*") == []  # no whole commit
+
+
+def test_shares_and_the_largest_errors_stand_beside_the_time_of_their_op(tmp_path):
+    made = make_night(1)
+    checks = [
+        Check(case=CASE, op="verify", provider="recoverssm", metric=metric, value=2e-7, limit=1e-6, passed=True)
+        for metric in ("u_error", "untouched")
+    ]
+    shares = (98.0, 97.0, 99.0)
+    records = [
+        msgspec.structs.replace(
+            record,
+            measurements=[
+                msgspec.structs.replace(m, control_pct=share if m.op == "verify" else None) for m in record.measurements
+            ],
+            checks=[msgspec.structs.replace(check, value=check.value * (1 + index)) for check in checks],
+        )
+        for index, (record, share) in enumerate(zip(made.records, shares, strict=True))
+    ]
+    store = store_nights(tmp_path, MadeNight(made.night, records))
+
+    share, error = one(store, metric="control_pct", provider="recoverssm"), one(store, metric="*_error")
+
+    assert (share.op, share.value, share.unit, share.contract) == ("verify", 98.0, "%", "graph-cold")
+    assert share.low < share.value < share.high
+    assert (error.metric, error.op, error.value, error.low) == ("u_error", "verify", pytest.approx(6e-7), None)
+    assert (error.record, error.n_processes, error.contract) == (records[2].id, 3, "exact")
 
 
 def change(record, index):
