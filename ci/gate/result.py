@@ -22,7 +22,6 @@ Stage = Literal["exact", "screen", "confirm", "none"]  # what a verdict rests on
 FindingKind = Literal[
     "base-without-data",  # the base cannot be measured, so nothing is known
     "head-does-not-build",  # the head cannot be imported or compiled
-    "nothing-selected",  # no case, so nothing was judged
     "gpus-differ",  # the sides, or processes of one block, ran on different cards
     "environments-differ",  # driver, torch, power limit, ... changed between processes
     "wrong-tree",  # a record that is not its process's: of other sources, another seed, twice the same

@@ -46,6 +46,12 @@ def test_recorded_nights_that_ship_with_the_source_are_sound():
     assert found.records >= 5
 
 
+def test_a_record_of_every_case_takes_less_than_a_megabyte():
+    largest = max((ROOT / "reports" / "history" / "records").rglob("*.json"), key=lambda path: path.stat().st_size)
+
+    assert largest.stat().st_size < 1_000_000
+
+
 def test_a_good_store_has_no_problem_and_is_left_as_it_is(folder):
     before = contents(folder)
 
