@@ -28,6 +28,8 @@ from .peers.beside import PeerProvider
 from .peers.contained import contained
 from .peers.discovery import FoundPeer, UnknownPeerError, choose, find_peers
 from .providers import PROVIDERS, Provider, extra_providers
+from .state_sizes import CASES as SIZED
+from .state_sizes import step_errors
 
 PASS, USAGE, MISSING, INVALID, BROKEN = 0, 2, 3, 4, 5  # as in ci/exits.py
 
@@ -64,7 +66,7 @@ def run(
         codes = {UnknownNameError: USAGE, UnknownPeerError: USAGE, NothingSelectedError: MISSING}
         raise typer.Exit(codes.get(type(error), BROKEN)) from None
     followed = CASES.get(case_set, frozenset())
-    shares = share_out(distinct(cases, followed), workers or default_workers())
+    shares = share_out(distinct(cases, followed | SIZED), workers or default_workers())
     parent = os.getpid()
     find = partial(find_peers, providers, provider or ())  # in the workers: other people's imports may start threads
     children = [_fork(partial(_work, parent, number, share, followed, find)) for number, share in enumerate(shares)]
@@ -160,6 +162,7 @@ def _work(
         steps += [
             (f"{case.name}, long run", partial(launch_once, case, device)) for case in cases if case.name in followed
         ]
+        steps += [(f"{case.name}, sizes", partial(step_errors, case, device)) for case in cases if case.name in SIZED]
         if number == 0:
             steps.insert(0, ("control streams", partial(_launch_streams, device)))
         for name, launch in steps:

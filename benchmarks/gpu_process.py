@@ -10,6 +10,7 @@ from functools import partial
 
 import torch
 
+from . import state_sizes
 from .cases import BenchCase
 from .checks import COMPILED, Checklist, failure_reason, first_line
 from .cold_launches import GRAPH_COLD, DeviceContracts, measure_cold_launches
@@ -206,6 +207,8 @@ class GpuProcess:
         )
         if case.name in self._followed:
             add_long_runs(case, self._device, self._timer.capture, self._results)
+        if case.name in state_sizes.CASES:
+            state_sizes.add_state_sizes(case, self._device, self._results)
         return outcome
 
     def fail_case(self, case: BenchCase, reason: str) -> str:

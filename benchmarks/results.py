@@ -18,6 +18,8 @@ UNITS = {
     "memory_saved_bytes": "bytes",
     "memory_saved_pct": "%",
     "capacity_gain_pct": "%",
+    "u_error": "relative",
+    "misrounded_pct": "%",
     "state_error": "relative",
     "slow_state_error": "relative",
     "state_error_growth": "ratio",

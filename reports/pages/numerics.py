@@ -15,7 +15,7 @@ CHAINS = {"chain": "bounded gate", "chain_unbounded": "unbounded gate"}
 HEADS = {"state_error": "heads written as usual", "slow_state_error": "heads written weakly"}
 EARLY_STEPS, ALL_STEPS = 100, 10_000  # benchmarks/long_runs.py: growth is the error at the end over the early one
 PROVIDERS = {"recoverssm": "RecoverSSM", "full_state": "full state"}
-ERRORS = ("out_error", "u_error", "state_error", "slow_state_error")
+ERRORS = ("out_error", "u_error", "state_error", "slow_state_error", "misrounded_pct")
 
 
 def load(site: Site) -> Content:
