@@ -1,19 +1,25 @@
 """Gates of this repository that ran on a card (docs/gates): judged again, they say the same, byte for byte."""
 
+import datetime as dt
 import os
 import subprocess
 import sys
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from benchmarks.harness.record_files import decode_record
+from ci.accept.regression import Decision, make_entries, of_gate
 from ci.calibrate.identical import identical_pairs
 from ci.calibrate.trust import load
-from ci.gate.judge import judge
+from ci.exits import Exit
+from ci.gate.evidence import Evidence
+from ci.gate.judge import judge, judge_evidence
 from ci.gate.outputs import FILES, write
 from ci.gate.result import encode
+from ci.policy import KnownRegressions
 
 ROOT = Path(__file__).resolve().parents[2]
 GATES = sorted(path.parent for path in ROOT.glob("docs/gates/*/folder.tar.xz"))
@@ -84,6 +90,20 @@ def test_a_single_time_that_is_another_is_seen(gate, folder):
     path.write_text(path.read_text().replace(f'"value": {time!r}', f'"value": {time * 1.001!r}'))
 
     assert encode(judge(folder)) != (gate / "verdict.json").read_bytes()
+
+
+def test_with_what_an_owner_takes_on_no_regression_is_left(gate, folder):
+    evidence = Evidence.read(folder)
+    day = evidence.plan.date
+    decision = Decision("kernels", "what it gains elsewhere", day, day + dt.timedelta(days=30))
+    entries = make_entries(of_gate(gate / "verdict.json"), decision, evidence.policy.known)
+    evidence.policy = replace(evidence.policy, known=KnownRegressions(regression=entries))
+    before, after = judge(folder), judge_evidence(evidence)
+
+    assert [one.key for one in after.verdicts if one.known == "acknowledged"] == [
+        one.key for one in before.verdicts if one.fails
+    ]
+    assert after.exit_code == Exit.PASS
 
 
 def test_the_newest_trust_record_counts_them_all():
