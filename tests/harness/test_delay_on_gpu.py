@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from benchmarks.harness.clock import CudaEventTimer
-from benchmarks.harness.delay import Delay
+from benchmarks.harness.delay import CLOSE_ENOUGH, Delay
 from benchmarks.harness.measure import measure_graph_cold
 from benchmarks.harness.stats.summary import median
 
@@ -20,5 +20,5 @@ def test_realised_delay_is_near_the_one_asked_for(pct):
     plain = measure_graph_cold(calls, timer=timer, num_kernels=1)
     slow = measure_graph_cold(calls, timer=timer, num_kernels=1, delay=Delay.on(device, pct))
 
-    assert slow.delay_pct == pytest.approx(pct, abs=0.3)
+    assert slow.delay_pct == pytest.approx(pct, rel=CLOSE_ENOUGH, abs=0.3)  # the wider of the two
     assert 100 * (median(slow.values_us) / median(plain.values_us) - 1) == pytest.approx(slow.delay_pct, abs=0.5)
