@@ -41,7 +41,15 @@ BUILT_IN: tuple[str, ...] = (
 ALL, NONE = "all", "none"
 NAME = re.compile(r"[a-z][a-z0-9_]*")
 OWN_NAMES = frozenset(
-    {"recoverssm", "recoverssm_align", "recoverssm_deferred", "recoverssm_pdl", "full_state", "torch"}
+    {
+        "recoverssm",
+        "recoverssm_align",
+        "recoverssm_deferred",
+        "recoverssm_deferred_pdl",
+        "recoverssm_pdl",
+        "full_state",
+        "torch",
+    }
 )
 TEXTS = ("name", "title", "licence", "source", "scheme", "covers")
 

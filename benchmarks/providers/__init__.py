@@ -7,7 +7,7 @@ from .base import OwnProvider, Prepared, Provider, Series
 from .full_state import FullStateProvider
 from .recoverssm import RecoverSSMProvider
 from .recoverssm_align import ALIGN, align_providers
-from .recoverssm_deferred import DEFERRED, deferred_providers
+from .recoverssm_deferred import CHAINED_DEFERRED, DEFERRED, deferred_providers
 from .recoverssm_pdl import CHAINED, chained_providers
 
 PROVIDERS: tuple[OwnProvider, ...] = (RecoverSSMProvider(), FullStateProvider())
@@ -15,6 +15,7 @@ PROVIDERS: tuple[OwnProvider, ...] = (RecoverSSMProvider(), FullStateProvider())
 __all__ = [
     "ALIGN",
     "CHAINED",
+    "CHAINED_DEFERRED",
     "DEFERRED",
     "PROVIDERS",
     "OwnProvider",

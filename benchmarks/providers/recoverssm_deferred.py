@@ -9,7 +9,8 @@ from itertools import product
 import torch
 
 import recoverssm
-from recoverssm import cost, layout, reference
+from recoverssm import cost, layout, reference, triton_compat
+from recoverssm.launch import device_arch
 from recoverssm.ops.verify import can_fold
 from recoverssm.types import RecordRows, Records
 
@@ -46,7 +47,7 @@ class RecoverSSMDeferredProvider:
         return 2 * sets + 10 * 8 * (case.num_requests + NUM_UNOWNED_SLOTS) * layer_sizes(case).state_bytes
 
     def prepare(self, case: BenchCase, device: torch.device, seed: int, l2_bytes: int) -> Prepared:
-        return PreparedDeferred(case, device, seed, _num_sets(case, l2_bytes))
+        return PreparedDeferred(case, device, seed, _num_sets(case, l2_bytes), self.series_names)
 
     def _bytes(self, case: BenchCase, *, num_unowned_slots: int) -> int:
         return layout.state_bytes(
@@ -61,14 +62,36 @@ class RecoverSSMDeferredProvider:
         ).total
 
 
+class RecoverSSMDeferredPdlProvider(RecoverSSMDeferredProvider):
+    """The same where verifies are launched one after another, each beginning while the one before still runs."""
+
+    name = "recoverssm_deferred_pdl"
+    series_names: tuple[tuple[str, Contract], ...] = (("verify", "graph-cold"), ("step", "graph-cold"))
+
+    def prepare(self, case: BenchCase, device: torch.device, seed: int, l2_bytes: int) -> Prepared:
+        num_sets = _num_sets(case, l2_bytes)
+        return PreparedDeferred(case, device, seed, num_sets, self.series_names, chains_verifies=True)
+
+
 class PreparedDeferred:
     """Rotated sets of all layers' caches. The second half of the entries waits, in every call; the first is written.
 
     Verifies fold where those of a life do, else a step begins with a flush.
     """
 
-    def __init__(self, case: BenchCase, device: torch.device, seed: int, num_sets: int) -> None:
+    def __init__(
+        self,
+        case: BenchCase,
+        device: torch.device,
+        seed: int,
+        num_sets: int,
+        series_names: tuple[tuple[str, Contract], ...],
+        *,
+        chains_verifies: bool = False,
+    ) -> None:
         self._case = case
+        self._series_names = series_names
+        self._chains_verifies = chains_verifies
         generator = inputs.seeded_generator(device, seed)
         self._step = step = inputs.build_step(case, device, generator)
         num_rows, num_slots = case.num_requests, case.num_requests + NUM_UNOWNED_SLOTS
@@ -107,7 +130,9 @@ class PreparedDeferred:
 
     # --- calls
 
-    def _verify_into(self, states: torch.Tensor, records: Records, layer: int, rows: RecordRows) -> None:
+    def _verify_into(
+        self, states: torch.Tensor, records: Records, layer: int, rows: RecordRows, *, chained: bool = False
+    ) -> None:
         step = self._step
         recoverssm.verify(
             *step.activations,
@@ -118,10 +143,13 @@ class PreparedDeferred:
             self._slots,
             out=self._out,
             record_rows=rows,
+            enable_pdl=chained,
         )
 
     def _verify(self, layer_set: LayerSet, layer: int) -> None:
-        self._verify_into(layer_set.checkpoint_states[layer], layer_set.records[layer], layer, self._rows)
+        chained = self._chains_verifies and layer > 0
+        states, records = layer_set.checkpoint_states[layer], layer_set.records[layer]
+        self._verify_into(states, records, layer, self._rows, chained=chained)
 
     def _commit(self, context: recoverssm.CommitContext) -> None:
         step = self._step
@@ -162,7 +190,8 @@ class PreparedDeferred:
         kernels = {"verify": 1, "commit": 3, "flush": 2, "step": num_layers + (4 if self._folds else 5)}
         restores = self._restores()
         return [
-            Series(op, "graph-cold", tuple(calls[op]), costs[op], kernels[op], None, restores.get(op)) for op in calls
+            Series(op, contract, tuple(calls[op]), costs[op], kernels[op], None, restores.get(op))
+            for op, contract in self._series_names
         ]
 
     def _restores(self) -> dict[str, Call]:
@@ -240,12 +269,18 @@ def _num_sets(case: BenchCase, l2_bytes: int) -> int:
 
 
 DEFERRED = RecoverSSMDeferredProvider()
+CHAINED_DEFERRED = RecoverSSMDeferredPdlProvider()
 
 
 def deferred_providers(case: BenchCase, device: torch.device) -> tuple[Provider, ...]:
-    """``recoverssm_deferred`` where the case gets it and verify can fold; elsewhere it is what ``recoverssm`` is."""
+    """``recoverssm_deferred`` where the case gets it and verify can fold; elsewhere it is what ``recoverssm`` is.
+
+    And ``recoverssm_deferred_pdl`` where verifies can begin early.
+    """
     if device.type != "cuda" or case.name not in CASES:
         return ()
     pool = inputs.build_state_pools(case, 1, 1, device, None)[0]
     (records,) = inputs.build_records(case.shape, 1, 1, device)
-    return (DEFERRED,) if can_fold(pool, records, case.lower_bound) else ()
+    if not can_fold(pool, records, case.lower_bound):
+        return ()
+    return (DEFERRED, CHAINED_DEFERRED) if device_arch(device) == 90 and triton_compat.IS_TESTED else (DEFERRED,)

@@ -13,6 +13,7 @@ from benchmarks.checks import INTERPRETED, Checklist
 from benchmarks.providers import (
     ALIGN,
     CHAINED,
+    CHAINED_DEFERRED,
     DEFERRED,
     PROVIDERS,
     base,
@@ -26,17 +27,18 @@ from recoverssm import committer
 from tests.benchmarks.test_bench_providers import CPU, tiny
 
 
-def test_a_chain_of_verifies_begins_with_one_that_waits_for_all_before_it(monkeypatch):
+@pytest.mark.parametrize("provider", [CHAINED, CHAINED_DEFERRED], ids=lambda provider: provider.name)
+def test_a_chain_of_verifies_begins_with_one_that_waits_for_all_before_it(provider, monkeypatch):
     case = replace(tiny("kimi_k3_tp8_b32_t3_a2.73_fp32"), num_layers=3)
     verify, chained = recoverssm.verify, []
 
-    def ordinary(*args, enable_pdl, **kwargs):
+    def ordinary(*args, enable_pdl=False, **kwargs):
         chained.append(enable_pdl)
         return verify(*args, **kwargs)
 
     monkeypatch.setattr(recoverssm, "verify", ordinary)
-    prepared = CHAINED.prepare(case, CPU, 0, 0)
-    checklist = Checklist("case", CHAINED.name, INTERPRETED)
+    prepared = provider.prepare(case, CPU, 0, 0)
+    checklist = Checklist("case", provider.name, INTERPRETED)
     prepared.check(checklist)
     series = {one.op: one for one in prepared.series()}
     found = []
@@ -47,7 +49,7 @@ def test_a_chain_of_verifies_begins_with_one_that_waits_for_all_before_it(monkey
         found.append(list(chained))
 
     assert all(check.passed for check in checklist.checks)
-    assert tuple((one.op, one.contract) for one in prepared.series()) == CHAINED.series_names
+    assert tuple((one.op, one.contract) for one in prepared.series()) == provider.series_names
     assert found == [[False, True, True]] * 2
 
 
@@ -160,11 +162,17 @@ def test_a_step_of_deferred_commits_moves_a_state_twice_and_separate_ones_three_
 def test_five_cases_of_a_night_are_measured_with_deferred_commits_where_verify_can_fold(monkeypatch):
     builders = SimpleNamespace(build_state_pools=lambda *_: [None], build_records=lambda *_: [None])
     monkeypatch.setattr(recoverssm_deferred, "inputs", builders)
-    for can in (True, False):
+    cuda = torch.device("cuda", 0)
+    for can, arch, expected in (
+        (True, 90, {(DEFERRED, CHAINED_DEFERRED)}),
+        (True, 80, {(DEFERRED,)}),
+        (False, 90, set()),
+    ):
         monkeypatch.setattr(recoverssm_deferred, "can_fold", lambda *_, can=can: can)
-        cuda = torch.device("cuda", 0)
-        names = {case.name for case in SETS["nightly"] if recoverssm_deferred.deferred_providers(case, cuda)}
-        assert names == (recoverssm_deferred.CASES if can else set())
+        monkeypatch.setattr(recoverssm_deferred, "device_arch", lambda _, arch=arch: arch)
+        given = {case.name: recoverssm_deferred.deferred_providers(case, cuda) for case in SETS["nightly"]}
+        assert {name for name, providers in given.items() if providers} == (recoverssm_deferred.CASES if can else set())
+        assert {providers for providers in given.values() if providers} == expected
     assert not any(recoverssm_deferred.deferred_providers(case, CPU) for case in SETS["nightly"])
 
 
