@@ -50,7 +50,7 @@ PAGE = Page(
 def league_document(site: Site, leagues: Sequence[League]) -> Document:
     lead = (
         "Every kernel here was checked against float64 on the inputs that ours gets, then timed in the same process "
-        "and under the same contract; × is its time over ours, taken inside each process. Rules: docs/peers.md."
+        "and under the same contract; × is its time over ours, taken inside each process. Rules: docs/measuring.md."
     )
     return Document((lead,), tuple(section for league in leagues for section in _sections(site, league)))
 

@@ -38,11 +38,14 @@ def test_a_provider_in_one_file_appears_in_the_table_with_one_command(tmp_path):
         return done.stdout + done.stderr
 
     said = run(
-        "ci", "nightly", "--set", "smoke", "--case", "*_b1_*_fp32", "--processes", "1", "--no-static", "--no-page",
+        "ci", "nightly", "--set", "smoke", "--case", "*_b1_*_fp32", "--processes", "1", "--no-static",
         "--provider", "examples/provider.py:TorchRecurrence", "--provider", "examples/provider.py:Nobody",
         "--provider", f"{dying}:Dies", "--provider", f"{dying}:DiesAtOnce",
         "--store", store, "--out", str(tmp_path / "out"),
     )  # fmt: skip
+    site = tmp_path / "out" / "site"
+    assert f"page: {site / 'index.html'}" in said
+    assert "token by token (torch_recurrence)<" in (site / "league.html").read_text()
     run("reports", "build", "--store", store, "--format", "markdown", "--page", "league", "--out", f"{tmp_path}/l.md")
 
     assert "provider.py:Nobody was not measured: AttributeError" in said
