@@ -70,6 +70,7 @@ def _caption(league: League, cases: Sequence[Case], *, has_parts: bool) -> str:
         else "",
         "**The night was judged invalid: nobody should believe its times.**" if league.is_invalid else "",
         "Reasons, sources, all batches, windows and acceptances: the page *League*. "
-        f"Rules: [docs/measuring.md](docs/measuring.md#beside-other-projects-kernels). From night `{league.night.id}`, {league.extent}.",
+        "Rules: [docs/measuring.md](docs/measuring.md#beside-other-projects-kernels). "
+        f"From night `{league.night.id}`, {league.extent}.",
     ]
     return " ".join(part for part in said if part)
