@@ -1,7 +1,7 @@
 """Other projects' kernels beside ours, from processes that measured both: every ratio is taken inside one of them."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -140,11 +140,20 @@ class League:
         ratio = Figure(tuple(1 + value / 100 for value in over.values), over.reason)
         return Standing(shown, self.processes.figure(theirs, case), self.processes.figure(ours, case), ratio)
 
-    def errors(self, entry: Entry) -> dict[str, float | None]:
-        """The largest error of each kind over all checks; None where one was not finite."""
+    def errors(
+        self, entry: Entry, op: str | None = None, cases: Sequence[Case] | None = None
+    ) -> dict[str, float | None]:
+        """The largest error of each kind: of all checks, or of one op or its part, or some cases. None: not finite."""
         found: dict[str, list[float | None]] = {}
+        names = None if cases is None else {case.name for case in cases}
         for check in self.processes.all_checks:
-            if check.provider == entry.name and check.metric in ERRORS:
+            of_op = op is None or check.op in (op, PARTS.get(op))
+            if (
+                check.provider == entry.name
+                and check.metric in ERRORS
+                and of_op
+                and (names is None or check.case in names)
+            ):
                 found.setdefault(ERRORS[check.metric], []).append(check.value)
         return {
             name: None if None in values else max(value for value in values if value is not None)

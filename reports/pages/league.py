@@ -154,19 +154,21 @@ def _accepted(accepted: float) -> str:
 
 
 def _table(league: League, op: str, accepted: float, cases: Sequence[Case]) -> Table:
-    """A line for each kernel that has the op, a column for each batch and dtype."""
-    columns = (
+    """A line for each kernel that has the op, a column for each batch and dtype; its errors where there are any."""
+    columns = [
         Head("kernel"),
         *(Head(f"B = {case.num_requests}, {case.state_dtype}", "µs", case.name, number=True) for case in cases),
-    )
-    rows = [
-        cells(_name(league, entry, op), *(_time(league, entry, op, case) for case in cases))
-        for entry in league.entries
-        if any(league.standing(entry, op, case.name).figure.n for case in cases)
     ]
+    timed = [e for e in league.entries if any(league.standing(e, op, case.name).figure.n for case in cases)]
+    rows = [[_name(league, entry, op), *(_time(league, entry, op, case) for case in cases)] for entry in timed]
+    errors = [errors_text(league.errors(entry, op, cases)) for entry in timed]
+    if any(one != text.MISSING for one in errors):
+        columns.append(Head("largest errors"))
+        rows = [[*row, Cell(one)] for row, one in zip(rows, errors, strict=True)]
     note = f"{PART}: without all parts of a commit; a state alone is held against ours alone." if op == "commit" else ""
     has_parts = any(league.is_partial(entry, op) for entry in league.entries)
-    return Table(f"{OP_TITLES[op]}, {_accepted(accepted)}", columns, tuple(rows), note if has_parts else "")
+    found = tuple(map(tuple, rows))
+    return Table(f"{OP_TITLES[op]}, {_accepted(accepted)}", tuple(columns), found, note if has_parts else "")
 
 
 def _name(league: League, entry: Entry, op: str) -> Cell:

@@ -161,6 +161,13 @@ def test_a_table_of_an_op_has_a_line_for_each_kernel_that_has_it(league):
     ]
 
 
+def test_errors_stand_beside_the_times_of_the_op_that_they_are_of(league):
+    verify = table(league_document(Site(History(), None), [league]), "Verify of one layer, 3.84 accepted")
+
+    assert verify.heads[-1].label == "largest errors"
+    assert [plain(row[-1]) for row in texts(verify)] == ["–", "–", "out 2.1e-3", "–"]
+
+
 def test_the_readme_says_what_is_lost_then_all_kernels_then_what_is_missing(league):
     lines = plain(league_table(league, ["*_b32_*"])).splitlines()
 
