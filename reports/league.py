@@ -212,18 +212,25 @@ def league_of(history: History, gpu_model: str) -> League | None:
 
 
 def leagues_of(history: History, gpu_model: str) -> list[League]:
-    """That one, and before it the newest night of another set: somebody's own kernel, say."""
+    """That one, and the newest night of each other set: before it what is newer (somebody's own kernel, say)."""
     league = league_of(history, gpu_model)
     if league is None:
         return []
-    newest = _asked(history, gpu_model)[-1]
-    return [*([_league(history, newest)] if newest.case_set != league.night.case_set else []), league]
+    newest = {night.case_set: night for night in _asked(history, gpu_model)} | {league.night.case_set: league.night}
+    newer = [night for night in newest.values() if night.created_utc > league.night.created_utc]
+    older = [night for night in newest.values() if night not in (*newer, league.night)]
+    before, after = ([_league(history, night) for night in _newest_first(some)] for some in (newer, older))
+    return [*before, league, *after]
 
 
 def _asked(history: History, gpu_model: str) -> list[Night]:
     """Nights with a record that asked for peers, oldest first."""
     records = history.records
     return [n for n in history.of(gpu_model) if any(i in records and records[i].peers for i in n.records)]
+
+
+def _newest_first(nights: Sequence[Night]) -> list[Night]:
+    return sorted(nights, key=lambda night: night.created_utc, reverse=True)
 
 
 def _league(history: History, night: Night) -> League:

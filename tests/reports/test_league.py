@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from benchmarks.harness import records
-from reports.league import Entry, league_of, rivals
+from reports.league import Entry, league_of, leagues_of, rivals
 from reports.league_table import league_table
 from reports.pages.commit import Others
 from reports.pages.league import PAGE, league_document
@@ -257,6 +257,12 @@ def test_a_newer_night_of_another_set_stands_before_the_league_on_the_page():
         for section in ("", ": 8 tokens a window, 12 heads", ": kernels")
     ]
     assert len({section.key for section in document.sections}) == 6
+
+
+def test_an_older_night_of_another_set_stands_behind_the_league():
+    history = later(history_of([process()], case_set="published"), case_set="league")
+
+    assert [one.night.case_set for one in leagues_of(history, "nvidia-h200")] == ["league", "published"]
 
 
 def test_a_league_that_was_judged_invalid_is_shown_where_there_is_no_other_and_says_so():
