@@ -152,6 +152,9 @@ def query(
     op: Annotated[str, typer.Option(metavar="GLOB", help="verify, commit, step, ...")] = "*",
     provider: Annotated[str, typer.Option(metavar="GLOB", help="recoverssm, full_state, ...")] = "*",
     case: CaseGlob = "*",
+    passed: Annotated[
+        bool, typer.Option("--passed", help="Also of nights that passed with too few processes to be accepted.")
+    ] = False,
     nights: Annotated[int, typer.Option(min=1, help="How many of the newest of each GPU model to look at.")] = 400,
     stores: Stores = None,
     as_json: JsonFlag = False,
@@ -162,7 +165,8 @@ def query(
         from .query import Filters
         from .query import query as ask
 
-        answer = ask(stores or default_stores(), Filters(gpu_model, metric, op, provider, case), nights=nights)
+        filters = Filters(gpu_model, metric, op, provider, case)
+        answer = ask(stores or default_stores(), filters, nights=nights, passed=passed)
         for problem in answer.problems:
             typer.echo(f"left out: {problem}", err=True)
         if not answer.rows and not answer.problems:

@@ -68,10 +68,11 @@ class Answer:
     problems: list[str] = field(default_factory=list)  # files that could not be used
 
 
-def query(stores: Sequence[str], filters: Filters, *, nights: int = RECENT_NIGHTS) -> Answer:
+def query(stores: Sequence[str], filters: Filters, *, nights: int = RECENT_NIGHTS, passed: bool = False) -> Answer:
     """Newest accepted values of all stores together; an id that two stores hold counts once.
 
-    Only the newest ``nights`` of each GPU model are looked at, so that a question takes as long after years.
+    Only the newest ``nights`` of each GPU model are looked at, so that a question takes as long after years; with
+    ``passed`` also those that had too few processes to be accepted, as a league or one that was cut short.
 
     Derived metrics (``reports.derived.DERIVED``) come from the processes of one night that has all they need. What
     records hold beside a time comes from those of the time: shares of streams (SHARES), errors of its op (ERRORS).
@@ -84,7 +85,7 @@ def query(stores: Sequence[str], filters: Filters, *, nights: int = RECENT_NIGHT
     opened = [open_existing(spec) for spec in stores]
     paths = _night_paths(opened, filters.gpu_model, nights)
     with connect() as connection:
-        newest = newest_in(connection, usable(paths, answer.problems))
+        newest = newest_in(connection, usable(paths, answer.problems), passed=passed)
         plain = [item for item in newest if filters.fit(item.gpu, *item.key[:4])]
         derived, beside = _derivable(newest, filters), _beside(newest, filters)
         wanted: dict[str, set[str]] = {}

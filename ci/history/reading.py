@@ -39,13 +39,13 @@ _MEASUREMENT = json.dumps(
 )
 _CHECK = json.dumps([dict.fromkeys(("metric", "op", "provider", "case"), "VARCHAR") | {"value": "DOUBLE"}])
 # Materialised parts keep DuckDB from parsing a whole file again for every series in it.
-# One row per series: the newest of those that accepted nights have.
+# One row per series: the newest of those that accepted nights have, or with $passed those that exited 0.
 _NEWEST = """
 with night as materialized (
     select j->>'$.id' as id, j->>'$.created_utc' as created, j->>'$.gpu_model' as gpu,
            from_json(j->'$.records', '["VARCHAR"]') as records, from_json(j->'$.verdicts', $verdict) as verdicts
     from (select content::json as j from read_text($files))
-    where (j->>'$.accepted') = 'true'
+    where (j->>'$.accepted') = 'true' or ($passed and (j->>'$.exit_code') = '0')
 ), series as (
     select id, created, gpu, records, unnest(verdicts) as v from night
 )
@@ -161,11 +161,11 @@ def usable(paths: Iterable[Path], problems: list[str]) -> list[str]:
     return good
 
 
-def newest_in(connection: "duckdb.DuckDBPyConnection", files: Sequence[str]) -> list[Newest]:
-    """Of night files: every series once, as the newest accepted night with a value has it."""
+def newest_in(connection: "duckdb.DuckDBPyConnection", files: Sequence[str], *, passed: bool = False) -> list[Newest]:
+    """Of night files: every series once, as the newest night with a value has it that was accepted, or only passed."""
     found = []
     for gpu, *key, unit, value, low, high, spread, count, night, records in run(
-        connection, _NEWEST, files, verdict=_VERDICT
+        connection, _NEWEST, files, verdict=_VERDICT, passed=passed
     ):
         metric, op, provider, case, contract = key
         series = (metric, op, provider, case, contract)

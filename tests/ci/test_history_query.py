@@ -61,6 +61,20 @@ def test_the_newest_accepted_night_wins(tmp_path):
     assert (row.value, row.commit) == (50.0, nights[1].records[0].subject.commit)
 
 
+def test_a_night_that_passed_with_too_few_processes_counts_where_it_is_asked_for(tmp_path):
+    nights = [
+        make_night(1),
+        make_night(2, levels=[50.0] * 2, accepted=False),
+        make_night(3, levels=[70.0] * 3, accepted=False, exit_code=4),
+    ]
+    store = store_nights(tmp_path, *nights)
+    asked = Filters(op="verify", provider="recoverssm", metric="device_us")
+
+    rows = [query([str(store.folder)], asked, passed=passed).rows for passed in (False, True)]
+
+    assert [[(row.value, row.n_processes) for row in some] for some in rows] == [[(100.0, 3)], [(50.0, 2)]]
+
+
 def test_the_order_of_files_does_not_decide_but_time_does(tmp_path):
     early, late = make_night(20, month=10, levels=[1.0] * 3), make_night(1, month=11, levels=[2.0] * 3)
 
