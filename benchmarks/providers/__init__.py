@@ -23,6 +23,7 @@ __all__ = [
     "Provider",
     "Series",
     "chained_providers",
+    "deferred_providers",
     "extra_providers",
 ]
 

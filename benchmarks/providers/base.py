@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 from recoverssm import cost
+from recoverssm.dispatch import device_of
+from recoverssm.launch import device_arch
 
 from .. import inputs
 from ..cases import BenchCase
@@ -95,6 +97,11 @@ def activation_bytes(case: BenchCase) -> int:
     """Inputs and outputs of one step, twice over: the checks hold a copy."""
     sizes = layer_sizes(case)
     return 2 * case.num_requests * case.shape.spec_query_len * (sizes.input_bytes + sizes.output_bytes)
+
+
+def card_arch(device: torch.device) -> int:
+    """Compute capability of the card, 90 for sm_90, or of the one that is planned for; 0 on the CPU."""
+    return device_arch(device_of(torch.empty(0, device=device)))
 
 
 def rotations(bytes_per_set: int, l2_bytes: int) -> int:

@@ -9,8 +9,7 @@ from itertools import product
 import torch
 
 import recoverssm
-from recoverssm import cost, layout, reference, triton_compat
-from recoverssm.launch import device_arch
+from recoverssm import cost, layout, reference
 from recoverssm.ops.verify import can_fold
 from recoverssm.types import RecordRows, Records
 
@@ -20,7 +19,8 @@ from ..checks import Checklist, num_non_finite
 from ..harness.records import Contract
 from ..harness.restore import SavedMemory
 from ..inputs import NUM_UNOWNED_SLOTS, LayerSet
-from .base import Call, Prepared, Provider, Series, layer_sizes, rotations
+from .base import Call, Prepared, Provider, Series, card_arch, layer_sizes, rotations
+from .recoverssm_pdl import can_chain
 
 CASES = frozenset(
     {*(f"kimi_k3_tp8_b{batch}_t8_a3.84_fp32" for batch in (1, 8, 32, 128)), "kimi_k3_tp8_b32_t8_a3.84_bf16"}
@@ -277,10 +277,10 @@ def deferred_providers(case: BenchCase, device: torch.device) -> tuple[Provider,
 
     And ``recoverssm_deferred_pdl`` where verifies can begin early.
     """
-    if device.type != "cuda" or case.name not in CASES:
+    if case.name not in CASES or card_arch(device) == 0:
         return ()
     pool = inputs.build_state_pools(case, 1, 1, device, None)[0]
     (records,) = inputs.build_records(case.shape, 1, 1, device)
     if not can_fold(pool, records, case.lower_bound):
         return ()
-    return (DEFERRED, CHAINED_DEFERRED) if device_arch(device) == 90 and triton_compat.IS_TESTED else (DEFERRED,)
+    return (DEFERRED, CHAINED_DEFERRED) if can_chain(device) else (DEFERRED,)

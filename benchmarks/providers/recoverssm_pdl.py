@@ -3,11 +3,10 @@
 import torch
 
 from recoverssm import triton_compat
-from recoverssm.launch import device_arch
 
 from ..cases import BenchCase
 from ..harness.records import Contract
-from .base import Prepared, Provider, Series
+from .base import Prepared, Provider, Series, card_arch
 from .recoverssm import PreparedRecoverSSM, RecoverSSMProvider
 
 CASES = frozenset(f"kimi_k3_tp8_b{batch}_t8_a3.84_fp32" for batch in (1, 32, 128))
@@ -41,7 +40,11 @@ class PreparedRecoverSSMPdl(PreparedRecoverSSM):
 CHAINED = RecoverSSMPdlProvider()
 
 
+def can_chain(device: torch.device) -> bool:
+    """Whether verifies may begin early there, in the form that these cases take."""
+    return card_arch(device) == 90 and triton_compat.IS_TESTED
+
+
 def chained_providers(case: BenchCase, device: torch.device) -> tuple[Provider, ...]:
     """``recoverssm_pdl`` where the case gets it and the card can; checks and calls are as in ``PROVIDERS``."""
-    can = device.type == "cuda" and device_arch(device) == 90 and triton_compat.IS_TESTED
-    return (CHAINED,) if can and case.name in CASES else ()
+    return (CHAINED,) if case.name in CASES and can_chain(device) else ()

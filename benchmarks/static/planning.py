@@ -13,7 +13,7 @@ from recoverssm.dispatch import ALIGNMENT, planned_for
 from recoverssm.triton_compat import KernelLaunch
 
 from ..cases import BenchCase
-from ..providers import PROVIDERS, Series
+from ..providers import PROVIDERS, Series, deferred_providers
 from .identity import OpFacts, arguments_of, launches_and_torch_ops
 from .lines import inside_package
 
@@ -137,10 +137,14 @@ def _scalar(value: float) -> str:
 
 
 def _series(case: BenchCase) -> list[tuple[str, Series]]:
-    """Every series that is compiled for, by "provider/op"; its calls differ where layers do."""
+    """Every series that is compiled for, by "provider/op"; its calls differ where layers do.
+
+    Of what few cases are measured with besides ``PROVIDERS``, the verify that folds: other code than all of theirs.
+    """
+    card = torch.device("meta")
     return [
         (f"{provider.name}/{series.op}", series)
-        for provider in PROVIDERS
-        for series in provider.prepare(case, torch.device("meta"), 0, 0).series()
-        if series.contract == CONTRACT
+        for provider in (*PROVIDERS, *deferred_providers(case, card)[:1])
+        for series in provider.prepare(case, card, 0, 0).series()
+        if series.contract == CONTRACT and (provider in PROVIDERS or series.op == "verify")
     ]

@@ -13,7 +13,7 @@ from benchmarks.static.compiling import compile_all, find_tools
 from benchmarks.static.planning import plan
 
 KERNELS = ("commit_plan", "verify_wgmma")
-jobs = [job for job in plan([kimi_k3(8, 32, 8, 3.84, "bf16")], ["sm_90"]).jobs if job.kernel in KERNELS]
+jobs = [job for job in plan([kimi_k3(8, 16, 8, 3.84, "bf16")], ["sm_90"]).jobs if job.kernel in KERNELS]
 jobs += [replace(job, arch="sm_103") for job in jobs]
 no_nvdisasm = replace(find_tools(), nvdisasm=None)
 found = [

@@ -56,7 +56,7 @@ def test_a_chain_of_verifies_begins_with_one_that_waits_for_all_before_it(provid
 def test_only_cards_that_can_and_few_cases_get_the_chain(monkeypatch):
     card, names = torch.device("cuda", 0), []
     for arch in (80, 90, 100):
-        monkeypatch.setattr(recoverssm_pdl, "device_arch", lambda _, arch=arch: arch)
+        monkeypatch.setattr(recoverssm_pdl, "card_arch", lambda _, arch=arch: arch)
         names += [(arch, case.name) for case in SETS["nightly"] if chained_providers(case, card)]
 
     assert names == [(90, f"kimi_k3_tp8_b{num_requests}_t8_a3.84_fp32") for num_requests in (1, 32, 128)]
@@ -169,10 +169,12 @@ def test_five_cases_of_a_night_are_measured_with_deferred_commits_where_verify_c
         (False, 90, set()),
     ):
         monkeypatch.setattr(recoverssm_deferred, "can_fold", lambda *_, can=can: can)
-        monkeypatch.setattr(recoverssm_deferred, "device_arch", lambda _, arch=arch: arch)
+        for module in (recoverssm_deferred, recoverssm_pdl):
+            monkeypatch.setattr(module, "card_arch", lambda _, arch=arch: arch)
         given = {case.name: recoverssm_deferred.deferred_providers(case, cuda) for case in SETS["nightly"]}
         assert {name for name, providers in given.items() if providers} == (recoverssm_deferred.CASES if can else set())
         assert {providers for providers in given.values() if providers} == expected
+    monkeypatch.undo()
     assert not any(recoverssm_deferred.deferred_providers(case, CPU) for case in SETS["nightly"])
 
 

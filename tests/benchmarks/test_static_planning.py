@@ -43,6 +43,16 @@ def test_a_kernel_is_compiled_once_whoever_launches_it(smoke):
     assert len(set(conv.cases)) == len(conv.cases) > 1
 
 
+@pytest.mark.skipif(not triton_compat.IS_TESTED, reason="forms in Gluon fit this Triton version alone")
+def test_the_verify_that_folds_is_compiled_where_cards_have_it(smoke):
+    names = {arch: {job.name for job in smoke.jobs if job.arch == arch} for arch in ("sm_90", "sm_100")}
+    folding = {job.name for job in smoke.jobs if "recoverssm_deferred/verify" in job.launched_by}
+    assert folding
+    assert folding <= names["sm_90"]
+    assert {job.launched_by == {"recoverssm_deferred/verify"} for job in smoke.jobs if job.name in folding} == {True}
+    assert "recoverssm_deferred/verify" not in smoke.num_launches["sm_100"]
+
+
 def test_launches_of_a_call_are_counted(smoke):
     counts = {series: cases[CASE.name] for series, cases in smoke.num_launches["sm_90"].items()}
     layers = CASE.num_layers

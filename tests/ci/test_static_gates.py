@@ -90,7 +90,7 @@ def test_fewer_programs_on_an_sm_are_a_regression(reports):
 def test_size_and_counts_have_a_band(reports):
     for factor, is_caught in ((1.09, False), (1.11, True)):
         longer = copy.deepcopy(reports[0])
-        (entry,) = (entry for entry in longer["kernels"] if entry["kernel"] == "verify_wgmma")
+        entry = next(entry for entry in longer["kernels"] if entry["kernel"] == "verify_wgmma")
         before = entry["figures"]["code_bytes"]
         entry["figures"]["code_bytes"] = after = round(before * factor)
         found = regressions(reports[0], longer, LIMITS)
