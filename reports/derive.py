@@ -292,9 +292,9 @@ NIGHT_SETS = ("full", "nightly")
 
 
 def shown_night(nights: Sequence[Night]) -> Night | None:
-    """The newest night of a set that covers everything; the newest of any set when there is none."""
+    """The newest night that covers everything; the newest of all when there is none."""
     ordered = sorted(nights, key=lambda night: (night.created_utc, night.id))
-    broad = [night for night in ordered if night.case_set in NIGHT_SETS]
+    broad = [night for night in ordered if night.case_set in NIGHT_SETS and not night.is_part]
     candidates = broad or ordered
     return candidates[-1] if candidates else None
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from benchmarks.harness.records import SOME_CASES, Case, Night, PeerFacts
+from benchmarks.harness.records import Case, Night, PeerFacts
 from reports import text
 from reports.derive import Figure, Processes, Series
 from reports.sources import CPU, History
@@ -127,8 +127,7 @@ class League:
             ", ".join(map(str, sorted(found)))
             for found in ({case.num_requests for case in self.cases}, {case.spec_query_len for case in self.cases})
         )
-        is_part = any(note.startswith(SOME_CASES) for note in self.night.notes)
-        count = f"{len(self.cases)} cases{' of its set' if is_part else ''}"
+        count = f"{len(self.cases)} cases{' of its set' if self.night.is_part else ''}"
         return f"{count}: B = {batches}; T = {windows}"
 
     def standing(self, entry: Entry, op: str, case: str) -> Standing:

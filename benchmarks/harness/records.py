@@ -370,6 +370,11 @@ class Night(Struct, frozen=True, kw_only=True):
         return bool(self.verdicts) and all(verdict.contract == "static" for verdict in self.verdicts)
 
     @property
+    def is_part(self) -> bool:
+        """Whether it measured some cases of its set alone."""
+        return any(note.startswith(SOME_CASES) for note in self.notes)
+
+    @property
     def all_records(self) -> list[str]:
         """Ids of what was measured for this night, whether it counts or not."""
         return [*self.records, *self.left_out]

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from benchmarks.harness.records import Check, Measurement, Night, PeerFacts, Record, Verdict
+from benchmarks.harness.records import SOME_CASES, Check, Measurement, Night, PeerFacts, Record, Verdict
 from reports import derive
 from reports.derive import COMMIT, FULL_VERIFY, SAVED_PCT, STEP, VERIFY, Figure
 from tests.reports.golden import NightPlan, golden_cases, golden_record, processes_of
@@ -190,7 +190,9 @@ def test_environment_changes_name_the_fields_that_cut_device_times():
 
 def test_the_night_shown_is_the_newest_that_ran_all_cases():
     nights = [night_of(1, "nightly"), night_of(3, "smoke"), night_of(2, "nightly")]
+    of_few = msgspec.structs.replace(night_of(4, "nightly"), notes=[f"{SOME_CASES} '*_b8_*'"])
 
-    assert derive.shown_night(nights) == nights[2]
+    assert derive.shown_night([*nights, of_few]) == nights[2]
     assert derive.shown_night([nights[1]]) == nights[1]
+    assert derive.shown_night([of_few]) == of_few
     assert derive.shown_night([]) is None
