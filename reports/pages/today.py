@@ -20,6 +20,9 @@ from reports.views import ModelView
 STALE_AFTER = timedelta(hours=36)
 MIN_NIGHTS = 5  # before tonight, whose range a control is held against
 NIGHTS_LOOKED_AT = 30
+BEYOND_PCT = (
+    0.5  # of the range's ends that a control may leave it by, as those of sound processes do (docs/measuring.md)
+)
 MAX_LISTED = 8
 HEADS = {  # the series that a tile leads to
     "verify_overhead": derive.VERIFY,
@@ -194,7 +197,7 @@ def _control(name: str, tonight: Processes, past: Sequence[Processes], limit_pct
     drifts = [record.drift_pct[name] for record in tonight.records if name in record.drift_pct]
     worst = max(drifts, key=abs, default=None)
     problems = []
-    if rate is not None and len(before) >= MIN_NIGHTS and not min(before) <= rate <= max(before):
+    if rate is not None and len(before) >= MIN_NIGHTS and _is_beyond(rate, before):
         problems.append("outside the range of the nights before")
     if worst is not None and abs(worst) > limit_pct:
         problems.append(f"a process drifted by more than {text.percent(limit_pct)}")
@@ -208,6 +211,12 @@ def _control(name: str, tonight: Processes, past: Sequence[Processes], limit_pct
         drift=text.percent(worst, signed=True) if worst is not None else "not recorded",
         problem="; ".join(problems),
     )
+
+
+def _is_beyond(rate: float, before: Sequence[float]) -> bool:
+    """Whether it left their range by more than the ends of a range of so few nights may move by."""
+    slack = BEYOND_PCT / 100
+    return not min(before) * (1 - slack) <= rate <= max(before) * (1 + slack)
 
 
 def _rate(processes: Processes, name: str) -> float | None:
