@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from recoverssm import layout
+from recoverssm import layout, models
 
 from .exact import CAPACITY_BUDGET_BYTES, CAPACITY_MODEL_LEN
 from .inputs import ACTIVATION_DTYPE, STATE_DTYPES
@@ -26,7 +26,7 @@ def capacity_grid() -> dict[str, Any]:
     points = sorted({(window, TP) for window in WINDOWS} | {(WINDOW, tp) for tp in TENSOR_PARALLEL})
     return {
         "model": MODEL,
-        "source": layout.MODELS[MODEL].source,
+        "source": models.MODELS[MODEL].source,
         "budget_bytes": CAPACITY_BUDGET_BYTES,
         "published": {"context_len": CAPACITY_MODEL_LEN, "spec_query_len": WINDOW, "tensor_parallel": TP},
         "context_lens": list(CONTEXT_LENS),
@@ -35,7 +35,7 @@ def capacity_grid() -> dict[str, Any]:
 
 
 def _point(window: int, tp: int, dtype: str) -> dict[str, Any]:
-    model = layout.MODELS[MODEL]
+    model = models.MODELS[MODEL]
     shape = model.layer_shape(tensor_parallel=tp, draft_tokens=window - 1)
     state_dtype = STATE_DTYPES[dtype]
 

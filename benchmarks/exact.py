@@ -1,6 +1,6 @@
 """Exact figures of a case: bytes of its caches under both schemes, and the capacity that a budget gains."""
 
-from recoverssm import layout
+from recoverssm import layout, models
 
 from . import inputs
 from .cases import KIMI_K3_HEADS, BenchCase
@@ -29,7 +29,7 @@ def add_exact_figures(case: BenchCase, results: Results) -> None:
 
 def capacity_gain_pct(case: BenchCase) -> float | None:
     """Tokens that the published budget holds, against full state, with records in pages; None for other models."""
-    model = layout.MODELS["kimi-k3"]
+    model = models.MODELS["kimi-k3"]
     if KIMI_K3_HEADS % case.shape.num_heads or (case.shape.key_dim, case.shape.value_dim) != (
         model.key_dim,
         model.value_dim,

@@ -14,7 +14,8 @@ from typing import Any
 
 from recoverssm.capacity import DTYPES, Setting, capacity_lines, capacity_report
 from recoverssm.errors import ConfigError
-from recoverssm.layout import GIB, MODELS, ModelShape, layer_bytes
+from recoverssm.layout import GIB, layer_bytes
+from recoverssm.models import MODELS, ModelShape
 
 STATE_DTYPES = ("bf16", "fp32")
 ACTIVATION_DTYPES = ("bf16", "fp16", "fp32")

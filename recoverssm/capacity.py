@@ -15,12 +15,12 @@ from recoverssm.layout import (
     CacheMode,
     CapacityPlan,
     CommitMode,
-    ModelShape,
     Placement,
     layer_bytes,
     plan_capacity,
     state_bytes,
 )
+from recoverssm.models import ModelShape
 
 DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
     {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.float8_e4m3fn}

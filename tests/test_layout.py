@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from recoverssm.errors import ConfigError
-from recoverssm.layout import GIB, MODELS, layer_bytes, plan_capacity, state_bytes
+from recoverssm.layout import GIB, layer_bytes, plan_capacity, state_bytes
+from recoverssm.models import MODELS
 from recoverssm.types import KDAShape
 
 K3 = MODELS["kimi-k3"]
