@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 from benchmarks.harness.stats.calibration import exact_upper_pct
-from ci.exits import UsageError
+from ci.exits import Exit, UsageError
 from ci.gate.result import GateResult, decode
 
 from .trust import IdenticalPairs, rounded
@@ -18,13 +18,20 @@ def identical_pairs(paths: Sequence[Path], gpu_model: str) -> IdenticalPairs:
     A gate with few of them has had few occasions for a false alarm, and would make the bound look better than it is.
 
     Raises:
-        UsageError: a file is no result of a gate.
+        UsageError: a file is no result of a gate, or of one that could not tell; a gate is named twice.
     """
     names, num_series, suspects = list[str](), 0, list[int]()
-    for result in map(_read, paths):
+    measured = dict[frozenset[object], Path]()  # where the times of a gate were read first
+    for path in paths:
+        result = _read(path)
         timed = [v for v in result.verdicts if v.gated and v.n_blocks and v.gpu_model == gpu_model]
         own = [v for v in timed if v.identical]
         if 2 * len(own) > len(timed):
+            times = frozenset((v.key, v.base_value, v.head_value) for v in result.verdicts if v.n_blocks)
+            if times in measured:
+                message = f"--gate {path}: the gate of {measured[times]} again: its times are the same"
+                raise UsageError(message, "give each gate once")
+            measured[times] = path
             names.append(f"{result.base.commit[:12]}..{result.head.commit[:12]}")
             num_series += len(own)
             suspects.append(sum(verdict.suspected for verdict in own))
@@ -41,8 +48,14 @@ def identical_pairs(paths: Sequence[Path], gpu_model: str) -> IdenticalPairs:
 
 def _read(path: Path) -> GateResult:
     try:
-        return decode(path.read_bytes())
-    except (OSError, msgspec.DecodeError) as error:
+        result = decode(path.read_bytes())
+    except (OSError, msgspec.MsgspecError) as error:
         raise UsageError(
             f"--gate {path}: no result of a gate: {error}", "give the verdict.json of `ci gate`"
         ) from error
+    if result.exit_code not in (Exit.PASS, Exit.REGRESSED):
+        raise UsageError(
+            f"--gate {path}: expected a gate that ended with 0 or 1, got exit code {result.exit_code}",
+            "python -m ci gate judge DIR says why; what an owner has cleared counts",
+        )
+    return result

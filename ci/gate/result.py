@@ -162,5 +162,8 @@ def encode(result: GateResult) -> bytes:
 
 
 def decode(data: bytes) -> GateResult:
-    """Raises msgspec.ValidationError, msgspec.DecodeError: both name the place."""
-    return msgspec.json.decode(data, type=GateResult)
+    """Raises msgspec.ValidationError, also of another version, and msgspec.DecodeError: both name the place."""
+    result = msgspec.json.decode(data, type=GateResult)
+    if result.schema_version != SCHEMA_VERSION:
+        raise msgspec.ValidationError(f"expected a result of version {SCHEMA_VERSION}, got {result.schema_version}")
+    return result

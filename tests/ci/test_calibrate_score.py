@@ -197,6 +197,7 @@ def test_real_gates_count_where_both_sides_have_the_same_binaries(tmp_path):
     same = [verdict(op=op, identical=True, suspected=op == "conv") for op in ("verify", "conv")]
     mostly_changed = result([same[0], verdict(op="commit"), verdict(op="step")])
     gates = [result([*same, verdict(op="commit")]), result([verdict()]), result(same[:1]), mostly_changed]
+    gates += [result(), result()]  # no times: nothing to count, nor to be the same
     paths = [tmp_path / f"{number}.json" for number in range(len(gates))]
     for path, gate in zip(paths, gates, strict=True):
         path.write_bytes(encode(gate))
@@ -208,21 +209,46 @@ def test_real_gates_count_where_both_sides_have_the_same_binaries(tmp_path):
     assert identical_pairs(paths, "gb300").upper_pct is None
 
 
+def written_gates(folder, count, **changes):
+    """So many gates whose two series have the same binaries, each with times of its own."""
+    folder.mkdir()
+    paths = [folder / f"{number}.json" for number in range(count)]
+    for number, path in enumerate(paths):
+        same = [verdict(op=op, identical=True, base_value=10.0 + number) for op in ("verify", "conv")]
+        same[1] = msgspec.structs.replace(same[1], **changes)
+        path.write_bytes(encode(result(same)))
+    return paths
+
+
 def test_real_gates_lower_the_bound_and_their_suspects_raise_it(quiet, tmp_path):
-    same = [verdict(op=op, identical=True) for op in ("verify", "conv")]
-    told = [result(same), result([same[0], msgspec.structs.replace(same[1], suspected=True)])]
-    paths = [tmp_path / f"{number}.json" for number in range(len(told))]
-    for path, gate in zip(paths, told, strict=True):
-        path.write_bytes(encode(gate))
+    calm, suspected = written_gates(tmp_path / "calm", 297), written_gates(tmp_path / "loud", 1, suspected=True)
 
     def promise(gates):
         return score(quiet, sizes=SIZES, gates=gates).targets[0]
 
     assert promise([]).found == "0 of 2 disjoint gates: at most 77.6 % with 95 % confidence"
-    assert promise(paths[:1]).found == "0 of 3 disjoint gates, 1 of them real: at most 63.2 % with 95 % confidence"
-    assert promise(paths).found.startswith("0 and 1 unsettled of 4 disjoint gates, 2 of them real: at most 75.1 %")
-    assert promise(paths[:1] * 297).met is True  # with two of the set no alarm in 299
-    assert promise(paths[:1] * 296).met is None
+    assert promise(calm[:1]).found == "0 of 3 disjoint gates, 1 of them real: at most 63.2 % with 95 % confidence"
+    both = promise([calm[1], *suspected]).found
+    assert both.startswith("0 and 1 unsettled of 4 disjoint gates, 2 of them real: at most 75.1 %")
+    assert promise(calm).met is True  # with two of the set no alarm in 299
+    assert promise(calm[1:]).met is None
+
+
+def test_a_gate_that_is_named_twice_would_count_twice_and_is_refused(tmp_path):
+    (first,) = written_gates(tmp_path / "a", 1)
+    (again,) = written_gates(tmp_path / "b", 1)  # judged anew, under other limits, say
+
+    for gates in ([first, first], [first, again]):
+        with pytest.raises(UsageError, match=rf"--gate {gates[1]}: the gate of {first} again"):
+            identical_pairs(gates, "nvidia-h200")
+
+
+@pytest.mark.parametrize("code", [3, 4, 5])
+def test_a_gate_that_could_not_tell_is_refused(tmp_path, code):
+    (tmp_path / "a.json").write_bytes(encode(result([verdict(identical=True)], exit_code=code)))
+
+    with pytest.raises(UsageError, match=rf"a\.json: expected a gate that ended with 0 or 1, got exit code {code}"):
+        identical_pairs([tmp_path / "a.json"], "nvidia-h200")
 
 
 def test_file_that_is_no_gate_is_refused_by_name(tmp_path):

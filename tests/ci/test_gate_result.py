@@ -1,5 +1,6 @@
 import math
 
+import msgspec
 import pytest
 
 from ci.gate.result import Finding, GateResult, GateVerdict, SideOf, decode, encode, rounded
@@ -24,6 +25,13 @@ def test_a_result_reads_back_as_it_was_written_and_twice_gives_the_same_bytes():
     )
     assert decode(encode(one)) == one
     assert encode(one) == encode(decode(encode(one)))
+
+
+def test_a_result_of_another_version_is_not_read_as_one_of_this():
+    later = encode(result(schema_version=2))
+
+    with pytest.raises(msgspec.ValidationError, match=r"expected a result of version 1, got 2"):
+        decode(later)
 
 
 @pytest.mark.parametrize(
