@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from benchmarks.harness.stats.calibration import Floats, Limits
 from benchmarks.harness.stats.gate_power import DESIGN, rate_with
 from benchmarks.harness.stats.modes import mode_distance_pct
 from benchmarks.harness.stats.paired import RATE, PairLimits, detectable_pct
-from ci.config import THRESHOLDS_FILE
 from ci.exits import MissingDataError
 from ci.gate.times import limits_of
 from ci.policy import load_policy
@@ -61,7 +61,7 @@ def score(
     return TrustRecord(
         gpu_model=data.processes[0].gpu_model,
         data_sha256=fingerprint(folder),
-        policy_sha256=hashlib.sha256(THRESHOLDS_FILE.read_bytes()).hexdigest(),
+        policy_sha256=policy_sha256(data),
         newest_utc=max(one.began_utc for one in data.processes),
         seed=sizes.seed,
         num_screen_blocks=DESIGN.n_screen,
@@ -102,10 +102,20 @@ def all_limits(data: Dataset, occasions: Sequence[Kinds]) -> tuple[list[PairLimi
     medians_us = np.array(
         [math.exp(np.median(column[known])) if (known := ~np.isnan(column)).any() else math.nan for column in logs.T]
     )
-    model, policy = data.processes[0].gpu_model, load_policy()
-    each = [limits_of(policy, one.key, one.num_requests, model) for one in data.series]
+    each = series_limits(data)
     with_floor = [one.at(float(median_us)) for one, median_us in zip(each, medians_us, strict=True)]
     return with_floor, [replace(one, floor_us=0.0) for one in each], medians_us
+
+
+def series_limits(data: Dataset) -> list[PairLimits]:
+    """The gate's limits of each series of the set, floors as in ci/thresholds.toml."""
+    model, policy = data.processes[0].gpu_model, load_policy()
+    return [limits_of(policy, one.key, one.num_requests, model) for one in data.series]
+
+
+def policy_sha256(data: Dataset) -> str:
+    """Of these limits: the policy's words, and its limits of other series, leave it alone."""
+    return hashlib.sha256(msgspec.json.encode(series_limits(data))).hexdigest()
 
 
 def _series(

@@ -106,7 +106,7 @@ class TrustRecord(Struct, frozen=True, kw_only=True):
     schema_version: int = SCHEMA_VERSION
     gpu_model: str
     data_sha256: str  # of the A/A set
-    policy_sha256: str  # of ci/thresholds.toml
+    policy_sha256: str  # of the limits that a gate has for the set's series; in the first record of ci/thresholds.toml
     newest_utc: str  # of its processes
     seed: int
     num_screen_blocks: int

@@ -11,17 +11,19 @@ from typer.testing import CliRunner
 from benchmarks.harness.stats.calibration import GATE, WHOLE, Limits
 from benchmarks.harness.stats.paired import PairLimits, detectable_pct
 from ci.__main__ import app
+from ci.calibrate import score as scoring
 from ci.calibrate import trust
 from ci.calibrate.dataset import fingerprint, merged, read, write
 from ci.calibrate.draws import Kinds, disjoint_gates
 from ci.calibrate.identical import identical_pairs
 from ci.calibrate.publish import from_records
-from ci.calibrate.score import Sizes, all_limits, score, usable
+from ci.calibrate.score import Sizes, all_limits, of_model, policy_sha256, score, usable
 from ci.calibrate.targets import targets
 from ci.calibrate.text import trust_markdown
 from ci.exits import MissingDataError, UsageError
 from ci.gate.result import encode
 from ci.marked import marks
+from ci.policy import load_policy
 from tests.ci.collected import collection
 from tests.ci.gate_results import result, verdict
 
@@ -258,7 +260,23 @@ def test_file_that_is_no_gate_is_refused_by_name(tmp_path):
         identical_pairs([tmp_path / "a.json"], "nvidia-h200")
 
 
-def test_page_shows_the_newest_committed_record_and_it_is_of_the_committed_set():
+def test_record_is_bound_to_the_limits_of_its_series_alone(quiet, monkeypatch):
+    data, policy = read(quiet), load_policy()
+    row = policy.thresholds.row_for(data.series[0].key)
+    found = policy_sha256(data)
+
+    def with_first_row(**changed):
+        limit = [msgspec.structs.replace(row, **changed), *policy.thresholds.limit]
+        thresholds = msgspec.structs.replace(policy.thresholds, limit=limit)
+        monkeypatch.setattr(scoring, "load_policy", lambda: replace(policy, thresholds=thresholds))
+        return policy_sha256(data)
+
+    assert with_first_row(reason="in other words") == found
+    assert with_first_row(provider="somebody else's", floor_us=1.0) == found
+    assert with_first_row(floor_us=1.0) != found
+
+
+def test_page_shows_the_newest_committed_record_and_it_is_of_the_committed_set_and_limits():
     root = Path(__file__).parents[2]
     page = (root / "docs" / "trust.md").read_text()
     found = sorted(map(trust.load, (root / "reports" / "trust").glob("*.json")), key=lambda record: record.newest_utc)
@@ -267,3 +285,4 @@ def test_page_shows_the_newest_committed_record_and_it_is_of_the_committed_set()
     for record in found[-1:]:
         assert trust_markdown(record) in page
         assert record.data_sha256 == fingerprint(root / "reports" / "aa" / "v1")
+        assert record.policy_sha256 == policy_sha256(of_model(read(root / "reports" / "aa" / "v1"), record.gpu_model))
