@@ -37,8 +37,7 @@ class Quantity:
     form: Callable[..., float]
     write: Callable[[float], str]
 
-    def on(self, recorded: Recorded) -> tuple[float, Found] | None:
-        found = recorded.of(*self.asked)
+    def of(self, found: Found | None) -> tuple[float, Found] | None:
         return (self.form(*found.us), found) if found else None
 
 
@@ -51,13 +50,13 @@ def compared(
     ours: Quantity,
     holds: Callable[[float, float], bool] | None = None,
 ) -> Row:
-    """A row of two quantities.
+    """A row of two quantities, of one night where one has both.
 
     Args:
         theirs: None where what was published is in no release.
         holds: whether theirs here follows what was published; None where there is nothing to follow.
     """
-    here, own = theirs.on(recorded) if theirs else None, ours.on(recorded)
+    here, own = _sides(recorded, theirs, ours)
     if (own if theirs is None else here) is None:
         verdict = "not measured"
     elif here is None or holds is None:
@@ -67,6 +66,17 @@ def compared(
     their_text, our_text = (ours.write(found[0]) if found else EMPTY for found in (here, own))
     nights = nights_of(*(found[1] for found in (here, own) if found))
     return Row(what, ours.write(published), source, their_text, our_text, verdict, nights)
+
+
+def _sides(
+    recorded: Recorded, theirs: Quantity | None, ours: Quantity
+) -> tuple[tuple[float, Found] | None, tuple[float, Found] | None]:
+    if theirs is None:
+        return None, ours.of(recorded.of(*ours.asked))
+    if both := recorded.of(*theirs.asked, *ours.asked):
+        count = len(theirs.asked)
+        return theirs.of(Found(both.us[:count], both.night)), ours.of(Found(both.us[count:], both.night))
+    return theirs.of(recorded.of(*theirs.asked)), ours.of(recorded.of(*ours.asked))
 
 
 def nights_of(*found: Found) -> str:

@@ -151,12 +151,21 @@ def test_a_night_that_was_judged_invalid_is_not_asked():
     assert rows(pr51855, history)["verify, fp32"].theirs == "4.140 ms"
 
 
+def test_theirs_and_ours_are_of_one_night_where_one_has_both():
+    ours = ("recoverssm", "verify", HEADLINE)
+    alone = {key: us for key, us in of(HEADLINE).items() if key != ours}
+
+    assert rows(pr51855, history_of(of(HEADLINE), {ours: 5.0}))["verify, fp32"].ours == "0.759 ms"
+    assert rows(pr51855, history_of(alone, {ours: 5.0}))["verify, fp32"].ours == "0.345 ms"
+
+
 def test_each_row_names_the_nights_that_it_is_from():
-    history = history_of(of(HEADLINE), {("recoverssm", "verify", HEADLINE): 5.0})
+    ours = ("recoverssm", "verify", HEADLINE)
+    history = history_of({key: us for key, us in of(HEADLINE).items() if key != ours}, {ours: 5.0})
     found = rows(pr51855, history)
 
     assert found["verify, fp32"].nights == "n0, n1"
-    assert found["verify over full state, fp32"].nights == "n0"
+    assert found["step over full state, fp32"].nights == "n0"
     assert found["tokens that 46.48 GiB hold, against full state"].nights == "–"
     assert rows(pr52993, history)["step, B = 32"].nights == "n0"
     assert rows(pr56082, history)["commit, B = 8, T = 8, 1 accepted"].nights == "–"
