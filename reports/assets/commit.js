@@ -38,7 +38,7 @@ function drawLines(element, index, data, figure) {
   if (!Object.keys(lines).length) return say(element, figure === "step" ? "No step of this case is recorded." : "No commit of this case is recorded.");
   const points = index.points;
   return plot(element, (c) => {
-    const layout = baseLayout(c), narrow = element.clientWidth < NARROW_PX, every = Math.ceil(points.length / (narrow ? 4 : 14));
+    const layout = baseLayout(c), narrow = element.clientWidth < NARROW_PX, every = Math.ceil(points.length / (narrow ? 3 : 14));
     const traces = Object.entries(lines).flatMap(([name, values]) => lineTraces(points, name, values, c));
     const ticks = points.map((_, place) => place).filter((place) => place % every === 0);
     layout.xaxis = { ...layout.xaxis, title: { text: narrow ? "" : "commits, oldest first" }, tickmode: "array", tickvals: ticks, ticktext: ticks.map((place) => points[place].commit.slice(0, 8)), range: [-0.5, points.length - 0.5] };
@@ -48,7 +48,7 @@ function drawLines(element, index, data, figure) {
     index.changes.forEach((change) => {
       if (!change.entries?.length) return;
       layout.shapes.push({ type: "line", xref: "x", yref: "paper", x0: change.at - 0.5, x1: change.at - 0.5, y0: 0, y1: 1, line: { color: c.quiet, width: 1, dash: "dash" } });
-      layout.annotations.push({ x: change.at - 0.5, y: 1, yref: "paper", yanchor: "top", xanchor: "left", text: numberOf(index, change), showarrow: false, font: { size: 11, color: c.quiet } });
+      layout.annotations.push({ x: change.at - 0.5, y: 1, yref: "paper", yanchor: "top", xanchor: "left", text: narrow ? numberOf(index, change).replace(/\D/g, "") : numberOf(index, change), showarrow: false, font: { size: 11, color: c.quiet } });
     });
     if (figure !== "step") for (const [title, us, covers] of data.peers) {
       traces.push({ name: title, mode: "lines", x: [-0.5, points.length - 0.5], y: [us, us], line: { color: c.full, width: 1, dash: "longdashdot" }, hovertemplate: "%{text}<extra></extra>", text: Array(2).fill(`${title}: ${withUnit(us, "us")}, covers ${covers}`), visible: "legendonly" });

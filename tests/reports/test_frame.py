@@ -97,3 +97,14 @@ def test_what_a_page_shows_depends_on_its_address_alone_and_not_on_the_one_befor
         page.go_back()
 
         page.wait_for_function(f"first => {shown} === first", arg=first)
+
+
+def test_names_of_rows_stay_beside_their_numbers_on_a_phone(browser, golden_site):
+    with opened(browser, golden_site, "numerics.html", width=390) as page:
+        table = page.locator(".scroll:visible:has(tbody th)").first
+        table.evaluate("element => { element.scrollLeft = 200; }")
+        scroll, name = (one.bounding_box() for one in (table, table.locator("tbody th").first))
+
+        assert table.evaluate("element => element.scrollLeft") == 200
+        assert abs(name["x"] - scroll["x"]) <= 1
+        assert name["width"] < scroll["width"] / 2
