@@ -35,7 +35,7 @@ def select_cases(case_set: str | None, pattern: str) -> tuple[str, list[BenchCas
 
 
 def require_peers(names: str, files: Sequence[str]) -> None:
-    """Raises UsageError for a kernel that nobody has, and for a file that is not there; loads nobody's code."""
+    """Raises UsageError for a kernel that nobody has, a file or class that is not there; loads nobody's code."""
     if (names, *files) == ("none",):
         return
     from benchmarks.peers.discovery import UnknownPeerError, choose  # it imports torch

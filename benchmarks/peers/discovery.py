@@ -55,7 +55,7 @@ TEXTS = ("name", "title", "licence", "source", "scheme", "covers")
 
 
 class UnknownPeerError(LookupError):
-    """No peer has that name, or there is no such file."""
+    """No peer has that name, or there is no such file or class."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ def choose(names: str = NONE, files: Sequence[str] = ()) -> list[Candidate]:
         names: "all", "none", or names with commas: of adapters, or of entry points.
         files: each ``path/to/file.py:Class``, whatever ``names`` says.
     Raises:
-        UnknownPeerError: a name that no peer has (the message has those there are), or a file that is not there.
+        UnknownPeerError: a name that no peer has (the message has those there are); no such file or class.
     """
     chosen = [] if names == NONE else _named(names)
     return chosen + [_in_file(Path(path), name) for path, name in dict.fromkeys(map(_file_and_class, files))]
@@ -133,6 +133,10 @@ def _file_and_class(where: str) -> tuple[Path, str]:
     path = Path(file)
     if not file or not name.isidentifier() or not path.is_file():
         raise UnknownPeerError(f"--provider: expected path/to/file.py:Class of a file that is there, got {where!r}")
+    text = path.read_text(errors="replace")
+    if not re.search(rf"\b{name}\b|import \*", text):
+        known = ", ".join(re.findall(r"^class (\w+)", text, re.MULTILINE)) or "none"
+        raise UnknownPeerError(f"--provider: expected a class of {path.name} ({known}), got {name!r}")
     return path.resolve(), name
 
 

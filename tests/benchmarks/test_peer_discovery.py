@@ -121,7 +121,6 @@ def test_a_class_in_a_file_is_found_and_says_who_it_is(file):
             "does not load: TypeError: version: expected a line of at most 500 printable characters, got None",
         ),
         ("an_object", "TypeError: expected a class, got an object of Mine"),
-        ("Nobody", "AttributeError: module 'recoverssm_provider_provider' has no attribute 'Nobody'"),
     ],
 )
 def test_a_peer_that_cannot_be_measured_is_found_with_its_reason(file, name, reason):
@@ -159,6 +158,16 @@ def test_a_file_that_is_not_there_is_a_mistake_of_the_command_line(tmp_path):
         find_peers(files=[f"{tmp_path / 'none.py'}:Mine"])
     with pytest.raises(UnknownPeerError, match=r"expected path/to/file\.py:Class"):
         find_peers(files=["Mine"])
+
+
+def test_a_class_that_is_not_in_the_file_is_a_mistake_of_the_command_line(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text("class Mine: ...\n")
+    with pytest.raises(UnknownPeerError, match=r"expected a class of mine\.py \(Mine\), got 'Min'"):
+        find_peers(files=[f"{path}:Min"])
+
+    path.write_text("from math import *\n")  # may bring any name
+    assert [one.peer for one in find_peers(files=[f"{path}:Min"])] == [None]
 
 
 def test_installed_packages_and_own_adapters_are_found_by_name(file, monkeypatch):

@@ -39,7 +39,7 @@ def test_a_provider_in_one_file_appears_in_the_table_with_one_command(tmp_path):
 
     said = run(
         "ci", "nightly", "--set", "smoke", "--case", "*_b1_*_fp32", "--processes", "1", "--no-static",
-        "--provider", "examples/provider.py:TorchRecurrence", "--provider", "examples/provider.py:Nobody",
+        "--provider", "examples/provider.py:TorchRecurrence", "--provider", "examples/provider.py:Tolerance",
         "--provider", f"{dying}:Dies", "--provider", f"{dying}:DiesAtOnce",
         "--store", store, "--out", str(tmp_path / "out"),
     )  # fmt: skip
@@ -48,11 +48,11 @@ def test_a_provider_in_one_file_appears_in_the_table_with_one_command(tmp_path):
     assert "token by token (torch_recurrence)<" in (site / "league.html").read_text()
     run("reports", "build", "--store", store, "--format", "markdown", "--page", "league", "--out", f"{tmp_path}/l.md")
 
-    assert "provider.py:Nobody was not measured: AttributeError" in said
+    assert "provider.py:Tolerance was not measured: TypeError" in said
     assert "provider dying.py:DiesAtOnce was not measured: killed by SIGSEGV" in said
     page = (tmp_path / "l.md").read_text()
     verify = page.split("### Verify of one layer, 3.84 accepted")[1].split("###")[0]
     assert "token by token" in verify
-    assert "provider.py:Nobody" in page
+    assert "provider.py:Tolerance" in page
     assert "not measured: killed by SIGSEGV" in page
     assert "failed: not tried after time twin" in page
