@@ -80,7 +80,7 @@ def overdue(store: Store, models: Sequence[str], hours: float, now: dt.datetime 
         own = [night.created_utc for name in names for night in store.nights(name, newest=SPARE_NIGHTS, before=latest)]
         age_h = (now - dt.datetime.fromisoformat(max(own))).total_seconds() / 3600 if own else None
         if age_h is None:
-            told.append(f"{model}: there has never been a night")
+            told.append(f"{model}: the store has no night")
         elif not age_h <= hours:
             told.append(f"{model}: the last night is {age_h:.0f} hours old ({max(own)}), limit {hours:g}")
     return told

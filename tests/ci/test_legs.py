@@ -111,7 +111,7 @@ def test_model_whose_last_night_is_too_old_is_overdue(tmp_path):
     assert overdue(store, ["nvidia-h2*"], 30, late) == [
         "nvidia-h2*: the last night is 51 hours old (2026-11-28T09:00:00Z), limit 30"
     ]
-    assert overdue(store, ["nvidia-gb300*"], 30, soon) == ["nvidia-gb300*: there has never been a night"]
+    assert overdue(store, ["nvidia-gb300*"], 30, soon) == ["nvidia-gb300*: the store has no night"]
 
 
 def test_no_more_than_the_last_nights_are_read(tmp_path, monkeypatch):
@@ -226,7 +226,7 @@ def test_overdue_ends_with_missing_data(tmp_path):
 
     done = CliRunner().invoke(app, ["overdue", "--gpu-model", "nvidia-gb300*", "--store", str(tmp_path / "store")])
 
-    assert (done.exit_code, done.output) == (Exit.MISSING, "nvidia-gb300*: there has never been a night\n")
+    assert (done.exit_code, done.output) == (Exit.MISSING, "nvidia-gb300*: the store has no night\n")
 
 
 @pytest.fixture
