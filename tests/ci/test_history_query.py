@@ -142,18 +142,30 @@ def with_measurements(made, *per_process):
     return MadeNight(msgspec.structs.replace(made.night, verdicts=verdicts_of(records)), records)
 
 
-def test_a_difference_is_taken_inside_each_process_and_may_be_negative(tmp_path):
+@pytest.mark.parametrize("op", ["verify", "commit"])
+def test_a_difference_is_taken_inside_each_process_and_may_be_negative(tmp_path, op):
     def hosts(ours, launch):
-        times = {"commit": ours, "commit_launch": launch}
+        times = {op: ours, f"{op}_launch": launch}
         return [timed(us, metric="host_us", op=op, contract="host-dispatch", n_samples=3) for op, us in times.items()]
 
-    made = with_measurements(make_night(1), hosts(40.0, 50.0), hosts(60.0, 64.0), hosts(20.0, 36.0))
+    made = with_measurements(make_night(1), hosts(40.0, 50.0), hosts(60.0, 64.0), hosts(20.0, 42.0))
 
     row = one(store_nights(tmp_path, made), metric="over_launch_us")
 
-    assert (row.op, row.value, row.unit, row.contract) == ("commit", -10.0, "us", "host-dispatch")
-    assert row.low < -10.0 < row.high
+    assert (row.op, row.value, row.unit, row.contract) == (op, -10.0, "us", "host-dispatch")
+    half = 4.302653 * 84**0.5 / 3**0.5  # Student's t of two degrees of freedom; the mean of -10, -4 and -22 is -12
+    assert (row.low, row.high) == pytest.approx((-12.0 - half, -12.0 + half))
     assert row.record == made.records[0].id
+
+
+def test_plan_and_conv_are_what_a_commit_takes_above_that_of_its_states(tmp_path):
+    made = with_measurements(
+        make_night(1), *([timed(us, op="commit_state", n_samples=3)] for us in (960.0, 970.0, 960.0))
+    )  # whole commits take 1000, 1010 and 990 us
+
+    row = one(store_nights(tmp_path, made), metric="plan_and_conv_us")
+
+    assert (row.op, row.value, row.unit) == ("commit", 40.0, "us")
 
 
 def test_a_commit_is_held_against_that_of_one_accepted_token(tmp_path):
@@ -173,11 +185,12 @@ def test_a_commit_is_held_against_that_of_one_accepted_token(tmp_path):
     assert ask(tmp_path, metric="plan_and_conv_us", case="*_a8*") == []  # no whole commit
 
 
-def test_shares_and_the_largest_errors_stand_beside_the_time_of_their_op(tmp_path):
-    made = make_night(1)
+@pytest.mark.parametrize("metric_of_check", ["out_error", "u_error", "state_error"])
+def test_shares_and_the_largest_errors_stand_beside_the_time_of_their_op(tmp_path, metric_of_check):
+    made = with_measurements(make_night(1), *[[timed(11.0, contract="nvbench-cold", n_samples=3)]] * 3)
     checks = [
         Check(case=CASE, op="verify", provider="recoverssm", metric=metric, value=2e-7, limit=1e-6, passed=True)
-        for metric in ("u_error", "untouched")
+        for metric in (metric_of_check, "untouched")
     ]
     shares = (98.0, 97.0, 99.0)
     records = [
@@ -196,8 +209,34 @@ def test_shares_and_the_largest_errors_stand_beside_the_time_of_their_op(tmp_pat
 
     assert (share.op, share.value, share.unit, share.contract) == ("verify", 98.0, "%", "graph-cold")
     assert share.low < share.value < share.high
-    assert (error.metric, error.op, error.value, error.low) == ("u_error", "verify", pytest.approx(6e-7), None)
+    assert (error.metric, error.op, error.value, error.low) == (metric_of_check, "verify", pytest.approx(6e-7), None)
     assert (error.record, error.n_processes, error.contract) == (records[2].id, 3, "exact")
+
+
+def test_what_stands_beside_a_time_or_is_derived_is_of_its_own_night_alone(tmp_path):
+    def shown(made):
+        records = [
+            msgspec.structs.replace(
+                record, measurements=[msgspec.structs.replace(m, control_pct=90.0) for m in record.measurements]
+            )
+            for record in made.records
+        ]
+        return MadeNight(made.night, records)
+
+    newer = make_night(2)
+    newer = MadeNight(  # without a commit: that of the older night is asked for beside it
+        msgspec.structs.replace(newer.night, verdicts=[v for v in newer.night.verdicts if v.op != "commit"]),
+        newer.records,
+    )
+
+    rows = ask(store_nights(tmp_path, shown(make_night(1)), shown(newer)))
+
+    assert {(row.metric, row.op) for row in rows} >= {
+        *(("control_pct", op) for op in ("verify", "commit")),
+        ("verify_overhead", "verify"),
+        ("commit_latency_us", "commit"),
+    }
+    assert {row.n_processes for row in rows} == {3}
 
 
 def change(record, index):
@@ -310,6 +349,18 @@ def test_command_exits_3_when_nothing_fits():
 
     assert result.exit_code == Exit.MISSING
     assert json.loads(result.stdout)["exit_code"] == 3
+
+
+def test_command_says_that_nights_with_too_few_processes_are_to_be_asked_for(tmp_path):
+    store_nights(tmp_path, make_night(1, accepted=False))
+
+    asked = [invoke("--store", tmp_path, "--op", op, *more) for op, *more in (["verify"], ["none", "--passed"])]
+
+    assert [one.exit_code for one in asked] == [Exit.MISSING] * 2
+    assert "no accepted night has a value that fits" in asked[0].output
+    assert "--passed" in asked[0].output
+    assert "no night that passed has a value that fits" in asked[1].output
+    assert invoke("--store", tmp_path, "--op", "verify", "--passed").exit_code == Exit.PASS
 
 
 def test_command_exits_4_and_prints_the_rest_when_a_file_is_damaged(tmp_path):
