@@ -60,6 +60,9 @@ def test_only_cards_that_can_and_few_cases_get_the_chain(monkeypatch):
         names += [(arch, case.name) for case in SETS["nightly"] if chained_providers(case, card)]
 
     assert names == [(90, f"kimi_k3_tp8_b{num_requests}_t8_a3.84_fp32") for num_requests in (1, 32, 128)]
+    monkeypatch.setattr(recoverssm_pdl, "card_arch", lambda _: 90)
+    monkeypatch.setattr(recoverssm_pdl.triton_compat, "IS_TESTED", False)
+    assert not any(chained_providers(case, card) for case in SETS["nightly"])
     assert chained_providers(SETS["nightly"][0], CPU) == ()
 
 

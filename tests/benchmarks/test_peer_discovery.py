@@ -2,6 +2,7 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
+from benchmarks import providers
 from benchmarks.peers import discovery
 from benchmarks.peers.discovery import UnknownPeerError, find_peers
 
@@ -91,6 +92,12 @@ def file(tmp_path):
     path = tmp_path / "provider.py"
     path.write_text(GOOD)
     return path
+
+
+def test_no_provider_of_ours_has_a_name_that_another_project_may_take():
+    ours = [*providers.PROVIDERS, *(one for one in vars(providers).values() if hasattr(one, "series_names"))]
+
+    assert {one.name for one in ours if not isinstance(one, type)} | {"torch"} == discovery.OWN_NAMES
 
 
 def test_a_class_in_a_file_is_found_and_says_who_it_is(file):

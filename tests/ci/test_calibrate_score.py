@@ -198,7 +198,8 @@ def test_command_writes_the_record_and_the_page(quiet, tmp_path):
 def test_real_gates_count_where_both_sides_have_the_same_binaries(tmp_path):
     same = [verdict(op=op, identical=True, suspected=op == "conv") for op in ("verify", "conv")]
     mostly_changed = result([same[0], verdict(op="commit"), verdict(op="step")])
-    gates = [result([*same, verdict(op="commit")]), result([verdict()]), result(same[:1]), mostly_changed]
+    not_gated = result([verdict(op="align", identical=True, suspected=True, gated=False)])
+    gates = [result([*same, verdict(op="commit")]), result([verdict()]), result(same[:1]), mostly_changed, not_gated]
     gates += [result(), result()]  # no times: nothing to count, nor to be the same
     paths = [tmp_path / f"{number}.json" for number in range(len(gates))]
     for path, gate in zip(paths, gates, strict=True):

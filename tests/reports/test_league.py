@@ -166,6 +166,22 @@ def test_errors_stand_beside_the_times_of_the_op_that_they_are_of(league):
 
     assert verify.heads[-1].label == "largest errors"
     assert [plain(row[-1]) for row in texts(verify)] == ["–", "–", "out 2.1e-3", "–"]
+    of_ring = next(entry for entry in league.entries if entry.name == "ring")
+    (b32,) = (case for case in league.cases if case.name == B32)
+    assert league.errors(of_ring, "verify", [b32]) == {"out": 1.7e-3}
+
+
+def test_a_time_shorter_than_ours_is_marked_also_where_it_is_our_own_full_states():
+    made = process()
+    made = msgspec.structs.replace(made, measurements=[*made.measurements, *of("full_state", B1, verify=3.5)])
+    league = league_of(history_of([made]), "nvidia-h200")
+
+    verify = table(league_document(Site(History(), None), [league]), "Verify of one layer, 3.84 accepted")
+
+    tones = {plain(row[0].text): [cell.tone for cell in row[1:3]] for row in verify.rows}
+    assert tones["full state, this repository"] == ["warn", ""]
+    assert tones["Ring 1.2"] == ["", ""]
+    assert tones["Chunk 1.2"][0] == "warn"
 
 
 def test_the_readme_says_what_is_lost_then_all_kernels_then_what_is_missing(league):
