@@ -8,7 +8,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from benchmarks import compile_first, long_runs, state_sizes
+from benchmarks import compile_first
 from benchmarks.cases import SETS, kimi_k3
 from benchmarks.compile_first import app, distinct, exit_code, launch_all, share_out, small
 from benchmarks.cpu_process import shrunken
@@ -73,17 +73,18 @@ def test_wrong_command_line_has_the_codes_of_a_measuring_process(arguments, code
     assert CliRunner().invoke(app, arguments).exit_code == code
 
 
-@pytest.mark.parametrize(
-    ("case_set", "own"), [("roofline", state_sizes.CASES), ("nightly", long_runs.CASES["nightly"])]
-)
-def test_cases_with_launches_of_their_own_have_a_place_in_some_worker(case_set, own, monkeypatch):
+def test_cases_with_launches_of_their_own_have_a_place_beside_others_of_their_shape(monkeypatch):
+    alike = [case.name for case in SETS["roofline"] if "_b32_t8_" in case.name and case.state_dtype == "fp32"]
+    followed, sized = alike[-2:]
     given = []
+    monkeypatch.setattr(compile_first, "CASES", {"roofline": frozenset({followed})})
+    monkeypatch.setattr(compile_first, "SIZED", frozenset({sized}))
     monkeypatch.setattr(compile_first, "require_clean", lambda **_: None)
     monkeypatch.setattr(compile_first, "_fork", lambda work: given.extend(case.name for case in work.args[2]))
     monkeypatch.setattr(os, "waitpid", lambda *_: (0, 0))
 
-    assert CliRunner().invoke(app, ["--set", case_set, "--workers", "2"]).exit_code == 0
-    assert own <= set(given)
+    assert CliRunner().invoke(app, ["--set", "roofline", "--workers", "2"]).exit_code == 0
+    assert {followed, sized} == set(given) & set(alike)
 
 
 @pytest.mark.gpu
