@@ -114,7 +114,7 @@ def _alarms(record: TrustRecord) -> Table:
         ),
     )
     columns = heads(
-        "gates of the code against itself", "#gates", "#with suspects", "#with alarm", "#rate", "#95 % bound, at most"
+        "~gates of the code against itself", "#gates", "#with suspects", "#with alarm", "#rate", "#95 % bound, at most"
     )
     return Table("False alarms", columns, rows, note="No alarm in n gates proves no more than a rate below about 3/n.")
 

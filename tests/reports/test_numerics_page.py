@@ -68,6 +68,21 @@ def test_the_largest_error_of_each_kind_stands_beside_its_limit(golden_history, 
     ]
 
 
+def test_errors_by_the_size_of_states_are_explained_where_they_are(stored, now):
+    night = stored.of("nvidia-h200")[-1]
+    first, *others = (stored.records[id_] for id_ in night.records)
+    one = Check(
+        case=HEADLINE, op="std_5", provider="recoverssm", metric="misrounded_pct", value=0.01, limit=0.1, passed=True
+    )
+    history = history_of(night, [replace(first, checks=[*first.checks, one]), *others])
+
+    def note(history):
+        return table(numerics_document(Site(history, now)), "Largest errors of single calls").note
+
+    assert "standard deviation" in note(history)
+    assert note(history_of(night, [first, *others])) == ""
+
+
 def test_a_failed_check_is_listed_with_what_it_saw(stored, now):
     night = stored.of("nvidia-h100")[-1]
     first, *others = (stored.records[id_] for id_ in night.records)
