@@ -30,7 +30,7 @@ from .long_runs import add_long_runs
 from .peers.beside import PeerProvider
 from .peers.contained import contained
 from .progress import Progress
-from .providers import CHAINED, PROVIDERS, Prepared, Provider, Series, extra_providers
+from .providers import CHAINS, PROVIDERS, Prepared, Provider, Series, extra_providers
 from .results import Results
 
 SAMPLING = Sampling(min_samples=30, max_samples=60, warmup_s=0.015, max_s=0.25)
@@ -236,7 +236,7 @@ class GpuProcess:
 
     def _contracts_of(self, provider: Provider) -> DeviceContracts:
         """Of a chain, for a launch by itself has nothing to begin beside, and of peers: graphs alone."""
-        in_graphs = provider is CHAINED or isinstance(provider, PeerProvider)
+        in_graphs = provider in CHAINS or isinstance(provider, PeerProvider)
         return self._contracts.in_graphs() if in_graphs else self._contracts
 
     def why_lost(self) -> str | None:

@@ -11,11 +11,14 @@ from .recoverssm_deferred import CHAINED_DEFERRED, DEFERRED, deferred_providers
 from .recoverssm_pdl import CHAINED, chained_providers
 
 PROVIDERS: tuple[OwnProvider, ...] = (RecoverSSMProvider(), FullStateProvider())
+CHAINS: tuple[OwnProvider, ...] = (CHAINED, CHAINED_DEFERRED)
+"""Of verifies that begin beside the one before."""
 
 __all__ = [
     "ALIGN",
     "CHAINED",
     "CHAINED_DEFERRED",
+    "CHAINS",
     "DEFERRED",
     "PROVIDERS",
     "OwnProvider",

@@ -10,6 +10,8 @@ import recoverssm
 from benchmarks import inputs
 from benchmarks.cases import SETS
 from benchmarks.checks import INTERPRETED, Checklist
+from benchmarks.cold_launches import choose_contracts
+from benchmarks.gpu_process import GpuProcess
 from benchmarks.providers import (
     ALIGN,
     CHAINED,
@@ -51,6 +53,23 @@ def test_a_chain_of_verifies_begins_with_one_that_waits_for_all_before_it(provid
     assert all(check.passed for check in checklist.checks)
     assert tuple((one.op, one.contract) for one in prepared.series()) == provider.series_names
     assert found == [[False, True, True]] * 2
+
+
+def test_a_chain_is_never_launched_by_itself():
+    case = next(case for case in SETS["nightly"] if case.name == "kimi_k3_tp8_b32_t8_a3.84_fp32")
+    process = SimpleNamespace(_contracts=choose_contracts("graph-cold,nvbench-cold", "nightly"))
+
+    found = {
+        provider.name: {contract for _, contract in contracts.under(case, provider.series_names)}
+        for provider in (CHAINED, CHAINED_DEFERRED, DEFERRED)
+        for contracts in [GpuProcess._contracts_of(process, provider)]
+    }
+
+    assert found == {
+        CHAINED.name: {"graph-cold"},
+        CHAINED_DEFERRED.name: {"graph-cold"},
+        DEFERRED.name: {"graph-cold", "nvbench-cold"},
+    }
 
 
 def test_only_cards_that_can_and_few_cases_get_the_chain(monkeypatch):
