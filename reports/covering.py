@@ -1,5 +1,6 @@
 """Which nights speak for the cases of a GPU model: the one that is shown, and the newest of each set beside it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import quote
 
@@ -26,7 +27,7 @@ def covering(history: History, model: str) -> list[Covered]:
     """Newest broad night first, then others for what it does not have. Empty where no record can be read."""
     nights = history.of(model)
     shown = derive.shown_night(nights)
-    newest = [next((night for night in reversed(nights) if night.case_set == name), None) for name in BESIDE]
+    newest = [_newest([night for night in nights if night.case_set == name]) for name in BESIDE]
     seen: set[str] = set()
     found: list[Covered] = []
     for night in [shown, *newest]:
@@ -38,6 +39,12 @@ def covering(history: History, model: str) -> list[Covered]:
         if cases:
             found.append(Covered(night, processes, tuple(cases.values())))
     return found
+
+
+def _newest(nights: Sequence[Night]) -> Night | None:
+    """The newest that ran all cases of its set; where there is none, the newest."""
+    whole = [night for night in nights if not night.is_part] or nights
+    return whole[-1] if whole else None
 
 
 def raw_cells(history: History, ids: list[str], *, raw: bool) -> tuple[Cell, ...]:

@@ -75,7 +75,7 @@ def load(site: Site) -> Content:
         return Content(missing=f"Two measurements are needed; {len(sides) or 'none'} with a readable record is here.")
     choices = _choices(sides)
     groups = tuple((heading, tuple(options)) for heading, options in choices.groups.items())
-    return Content(CompareView(groups, _first(sides)), data=_data(site, sides, choices))
+    return Content(CompareView(groups, first_sides(sides)), data=_data(site, sides, choices))
 
 
 PAGE = Page(
@@ -142,13 +142,17 @@ def _choices(sides: Sequence[Side]) -> Choices:
     return choices
 
 
-def _first(sides: Sequence[Side]) -> tuple[str, str]:
-    """The night that other pages show of the first model, and the one before it, of the same set if there is one."""
+def first_sides(sides: Sequence[Side]) -> tuple[str, str]:
+    """The night that other pages show of the first model, and the one before it: of the same set and all its cases,
+    else of the same set, if there is one.
+    """
     own = [side for side in sides if side.model == sides[0].model]
     shown = derive.shown_night([side.night for side in own if side.night is not None])
     place = next((place for place, side in enumerate(own) if side.night is shown), len(own) - 1)
     b, before = own[place], own[:place] or [side for side in sides if side is not own[place]]
-    return (next((side for side in reversed(before) if side.case_set == b.case_set), before[-1]).key, b.key)
+    alike = [side for side in before if side.case_set == b.case_set]
+    whole = [side for side in alike if side.night is None or not side.night.is_part]
+    return (whole or alike or before)[-1].key, b.key
 
 
 def _name(side: Side) -> str:
