@@ -223,13 +223,16 @@ class _Look:
 def is_first_of_week(nights: Sequence[Measured]) -> bool:
     """Whether no night before the newest, of its set and environment, is of the same week (Monday to Sunday, UTC).
 
-    Invalid nights do not count.
+    Invalid nights do not count, nor do those of some cases of their set.
     """
     *before, newest = nights
+    if newest.night.is_part:
+        return False
     same = [
         one.night
         for one in before
-        if one.records and one.night.case_set == newest.night.case_set and one.night.exit_code != Exit.INVALID
+        if one.records and one.night.case_set == newest.night.case_set
+        if one.night.exit_code != Exit.INVALID and not one.night.is_part
         if environment(one) == environment(newest)
     ]
     return _week(newest.night) not in map(_week, same)

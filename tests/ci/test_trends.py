@@ -7,6 +7,7 @@ import sys
 import pytest
 from msgspec.structs import replace
 
+from benchmarks.harness.records import SOME_CASES
 from ci.exits import Exit
 from ci.policy import KnownRegression, KnownRegressions, load_policy
 from ci.trends import report
@@ -220,6 +221,17 @@ def test_week_begins_with_a_comparison_against_the_pinned_night_which_sees_slow_
     assert creep.judgement.change_pct == pytest.approx(100 * (1.003**19 - 1), abs=0.5)
     assert any("against the pinned night" in alarm for alarm in found[29].alarms)
     assert found[29].code == Exit.REGRESSED
+
+
+def test_a_night_of_some_cases_neither_makes_nor_takes_the_comparison_of_its_week():
+    made = nights([100.0] * 23)
+    pinned = made[6].night.id
+    part = [Measured(replace(one.night, notes=[f"{SOME_CASES} '*_b8_*'"]), one.records) for one in made]
+
+    of_a_monday = examine([*made[:21], part[21]], POLICY, pinned)
+    of_the_tuesday = examine([*made[:21], part[21], made[22]], POLICY, pinned)
+
+    assert (of_a_monday.pinned, of_the_tuesday.pinned) == (None, pinned)
 
 
 def test_one_slow_night_is_no_creep():
