@@ -170,8 +170,9 @@ def query(
         for problem in answer.problems:
             typer.echo(f"left out: {problem}", err=True)
         if not answer.rows and not answer.problems:
-            which, more = ("night that passed", "") if passed else ("accepted night", ", or ask more nights: --passed")
-            raise MissingDataError(f"no {which} has a value that fits", f"python -m ci history query --help{more}")
+            which = "night that passed" if passed else "accepted night"
+            remedy = "python -m ci history query --help" + ("" if passed else ", or ask more nights: --passed")
+            raise MissingDataError(f"no {which} has a value that fits", remedy)
         rows = [row.as_json() for row in answer.rows]
         if as_json:
             print_json(rows)
