@@ -237,6 +237,19 @@ def test_real_gates_lower_the_bound_and_their_suspects_raise_it(quiet, tmp_path)
     assert promise(calm[1:]).met is None
 
 
+def test_an_alarm_breaks_the_promise_where_it_is_more_than_the_promised_share_of_all_gates(quiet):
+    record = score(quiet, sizes=SIZES)
+    alarmed = msgspec.structs.replace(record.disjoint, num_with_alarm=1)
+    real = msgspec.structs.replace(record.identical, gates=["base..head"] * 98)
+
+    found = [targets(alarmed, one, record.resampled, [], {})[0] for one in (record.identical, real)]
+
+    assert [(one.found.split(":")[0], one.met) for one in found] == [
+        ("1 of 2 disjoint gates", False),
+        ("1 of 100 disjoint gates, 98 of them real", None),
+    ]
+
+
 def test_a_gate_that_is_named_twice_would_count_twice_and_is_refused(tmp_path):
     (first,) = written_gates(tmp_path / "a", 1)
     (again,) = written_gates(tmp_path / "b", 1)  # judged anew, under other limits, say
