@@ -1,5 +1,6 @@
 """``python -m ci calibrate``: how often the gate is wrong, and what it finds."""
 
+import sys
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -175,7 +176,10 @@ def benchmark(
 
         from . import text
         from .benchmark import benchmark as run
+        from .rules import otava_version
 
+        if otava_version() is None:
+            print("note: Apache Otava is left out; to have it: pip install --no-deps apache-otava", file=sys.stderr)
         rows = run(data, gpu_model, pairs=pairs, seed=seed)
         table = text.rules_markdown(rows)
         if write is not None:

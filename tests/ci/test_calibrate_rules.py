@@ -104,9 +104,15 @@ def test_command_prints_every_rule(tmp_path):
         assert rule.name in result.output
 
 
-def test_otava_without_its_package_is_left_out(monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+def test_otava_without_its_package_is_left_out_and_that_is_told(tmp_path, monkeypatch):
+    write(from_records(list(collection("one", {"verify": (300.0, 0.2)}, plain=6, delays=(2.0,), each=2))), tmp_path)
+    monkeypatch.setattr(rules, "otava_version", lambda: None)
+
+    result = CliRunner().invoke(app, ["calibrate", "benchmark", "--data", str(tmp_path), "--pairs", "2"])
+
     assert not any("Otava" in rule.name for rule in rules.known_rules(12))
+    assert "| Apache Otava" not in result.stdout
+    assert "Apache Otava is left out" in result.stderr
 
 
 @pytest.mark.parametrize(("levels", "slower"), [((100.0, 103.0), True), ((103.0, 100.0), False)])
