@@ -20,9 +20,7 @@ from reports.views import ModelView
 STALE_AFTER = timedelta(hours=36)
 MIN_NIGHTS = 5  # before tonight, whose range a control is held against
 NIGHTS_LOOKED_AT = 30
-BEYOND_PCT = (
-    0.5  # of the range's ends that a control may leave it by, as those of sound processes do (docs/measuring.md)
-)
+BEYOND_PCT = 0.5  # by which a control may leave its range, as those of sound processes do (docs/measuring.md)
 MAX_LISTED = 8
 HEADS = {  # the series that a tile leads to
     "verify_overhead": derive.VERIFY,
