@@ -19,7 +19,7 @@ UNITS = {
     "memory_saved_pct": "%",
     "capacity_gain_pct": "%",
     "u_error": "relative",
-    "misrounded_pct": "%",
+    "ulp_off_pct": "%",
     "state_error": "relative",
     "slow_state_error": "relative",
     "state_error_growth": "ratio",

@@ -28,7 +28,7 @@ LIMITS = {
     ("u_error", "bf16"): 2e-6,
     ("state_error", "fp32"): 5e-7,
     ("state_error", "bf16"): 2e-3,
-    ("misrounded_pct", "bf16"): 0.1,
+    ("ulp_off_pct", "bf16"): 0.1,
 }
 """Relative Frobenius norms, and percent of elements that are not the float64 state rounded to nearest."""
 
@@ -83,7 +83,7 @@ def step_errors(case: BenchCase, device: torch.device) -> Errors:
         found[op, "u_error"] = relative_error(records[layer].correction, expected_records[layer].correction)
         found[op, "state_error"] = relative_error(state, expected)
         if case.state_dtype != "fp32":
-            found[op, "misrounded_pct"] = 100 * num_differing(state, expected) / state.numel()
+            found[op, "ulp_off_pct"] = 100 * num_differing(state, expected) / state.numel()
     return found
 
 

@@ -16,10 +16,10 @@ HEADS = {"state_error": "heads written as usual", "slow_state_error": "heads wri
 EARLY_STEPS, ALL_STEPS = 100, 10_000  # benchmarks/long_runs.py: growth is the error at the end over the early one
 PROVIDERS = {"recoverssm": "RecoverSSM", "full_state": "full state"}
 STATE_SIZES = (
-    "std_0.1, std_1 and std_5 are one verify and one commit on states of that standard deviation; misrounded_pct is "
+    "std_0.1, std_1 and std_5 are one verify and one commit on states of that standard deviation; ulp_off_pct is "
     "how many elements of a bf16 state, in percent, are not the float64 state rounded to nearest."
 )
-ERRORS = ("out_error", "u_error", "state_error", "slow_state_error", "misrounded_pct")
+ERRORS = ("out_error", "u_error", "state_error", "slow_state_error", "ulp_off_pct")
 
 
 def load(site: Site) -> Content:

@@ -53,7 +53,7 @@ def test_of_a_bf16_state_the_elements_that_are_not_rounded_to_nearest_are_counte
     monkeypatch.setattr(
         state_sizes, "num_differing", lambda state, expected: (held_against.append(expected), state.numel() // 4)[1]
     )
-    assert step_errors(case_of("bf16"), torch.device(device))["std_5", "misrounded_pct"] == 25.0
+    assert step_errors(case_of("bf16"), torch.device(device))["std_5", "ulp_off_pct"] == 25.0
     assert {expected.dtype for expected in held_against} == {torch.float64}
 
 

@@ -72,7 +72,7 @@ def test_errors_by_the_size_of_states_are_explained_where_they_are(stored, now):
     night = stored.of("nvidia-h200")[-1]
     first, *others = (stored.records[id_] for id_ in night.records)
     one = Check(
-        case=HEADLINE, op="std_5", provider="recoverssm", metric="misrounded_pct", value=0.01, limit=0.1, passed=True
+        case=HEADLINE, op="std_5", provider="recoverssm", metric="ulp_off_pct", value=0.01, limit=0.1, passed=True
     )
     history = history_of(night, [replace(first, checks=[*first.checks, one]), *others])
 
