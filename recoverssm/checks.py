@@ -214,20 +214,25 @@ def check_records(
     activation_dtype: torch.dtype,
     device: Device,
     by_slot: bool,
+    history_len: int = 0,
 ) -> int:
     """Check the records of one layer, given H, K and V, and return T.
 
     Args:
+        history_len: positions of an entry in front of the window.
         num_entries: how many there must be at least: of the slots of the states with ``by_slot``, else of the rows.
     Raises:
         ShapeError, DtypeError, StrideError, DeviceError.
     """
     num_heads, key_dim, value_dim = head_dims
-    check_tensor("records.correction", correction, "R H T V", (None, num_heads, None, value_dim), FLOAT32, device)
-    held, _, spec_query_len, _ = correction.shape
-    check_spec_query_len("records.correction: T", spec_query_len)
-    expected = (held, num_heads, spec_query_len, 2 * key_dim)
-    check_tensor("records.key_gate", key_gate, "R H T 2K", expected, (activation_dtype,), device)
+    check_tensor("records.correction", correction, "R H C V", (None, num_heads, None, value_dim), FLOAT32, device)
+    held, _, num_positions, _ = correction.shape
+    spec_query_len = num_positions - history_len
+    if history_len > MAX_SPEC_QUERY_LEN:
+        raise ShapeError(f"records.history_len: expected at most {MAX_SPEC_QUERY_LEN}, got {history_len}")
+    check_spec_query_len("records.correction: T" + (" = C - history_len" if history_len else ""), spec_query_len)
+    expected = (held, num_heads, num_positions, 2 * key_dim)
+    check_tensor("records.key_gate", key_gate, "R H C 2K", expected, (activation_dtype,), device)
     check_dense_after("records.correction", correction, 0)
     check_dense_after("records.key_gate", key_gate, 0)
     check_num_records("records.correction", held, num_entries, by_slot)

@@ -12,7 +12,7 @@ from recoverssm.dispatch import describe
 from recoverssm.errors import ArgumentError, ShapeError
 from recoverssm.faults import check_counts, check_rows, check_written
 from recoverssm.ops import align_plan, commit_plan, commit_state, compact_conv, defer_plan
-from recoverssm.ops.verify import can_fold
+from recoverssm.ops.verify import can_take_history
 from recoverssm.types import AlignInputs, AlignPlan, Boundaries, CommitPlan, GateParams, LayerTable, Records
 
 MIN_FOLDING_HEADS = 96
@@ -92,7 +92,9 @@ class CommitContext:
             max_num_rows, spec_query_len=window, block_size=window if block_size is None else block_size, device=device
         )
         self._plans: dict[int, AlignPlan] = {}
-        self._can_fold = all(map(partial(can_fold, lower_bound=gate.lower_bound), checkpoint_states, records))
+        self._can_take_history = all(
+            map(partial(can_take_history, lower_bound=gate.lower_bound), checkpoint_states, records)
+        )
         self._full_windows = torch.arange(max_num_rows + 1, dtype=torch.int32, device=device) * window
         self._lens_now, *waiting = (torch.zeros(max_num_rows, dtype=torch.int32, device=device) for _ in range(7))
         # A step's verifies may still have to read the first when what waits for others is committed.
@@ -118,7 +120,7 @@ class CommitContext:
         """
         self._check_num_rows(num_rows)
         num_heads = self._states.element_type.shape[1]
-        return self._can_fold and num_rows * num_heads >= MIN_FOLDING_HEADS
+        return self._can_take_history and num_rows * num_heads >= MIN_FOLDING_HEADS
 
     def commit(
         self,

@@ -12,7 +12,7 @@ from torch import Tensor
 from recoverssm.checks import check_row_vector
 from recoverssm.dispatch import describe
 from recoverssm.errors import ArgumentError
-from recoverssm.types import NULL_SLOT, Boundaries, CommitPlan, RecordRows
+from recoverssm.types import NULL_SLOT, Boundaries, CommitPlan, RecordRows, Records
 
 
 def check_rows(
@@ -50,37 +50,41 @@ def check_rows(
             )
 
 
-def check_entries(rows: RecordRows, query_start_loc: Tensor, state_indices: Tensor, *, num_records: int) -> None:
-    """Check that every live row writes an entry of its own, and none that waits.
+def check_entries(rows: RecordRows, query_start_loc: Tensor, state_indices: Tensor, records: Records) -> None:
+    """Check that every live row has an entry of its own, and no more history than there is room for.
 
     Args:
-        query_start_loc, state_indices: as for ``check_rows``, which they have passed. num_records: R.
+        query_start_loc, state_indices: as for ``check_rows``, which they have passed.
     Raises:
-        ArgumentError: an entry outside the records, of two rows, or both written and waiting.
+        ArgumentError: an entry outside the records or of two rows, or history of another length.
         ShapeError, DtypeError, StrideError, DeviceError: ``rows`` are no such vectors.
     """
     device, num_rows = state_indices.device, state_indices.numel()
-    for name in ("written", "waiting", "waiting_lens"):
+    for name in ("written", "history_lens"):
         if (vector := getattr(rows, name)) is not None:
             check_row_vector(f"record_rows.{name}", describe(vector), num_rows, device)
     if _is_capturing(device):
         return
     live = ((state_indices > NULL_SLOT) & (query_start_loc.diff() > 0)).tolist()
-    written = rows.written.tolist()
-    seen: dict[int, tuple[int, str]] = {}
-    waiting = [-1] * num_rows if rows.waiting is None else rows.waiting.tolist()
+    written, num_records = rows.written.tolist(), records.correction.shape[0]
+    lens = [0] * num_rows if rows.history_lens is None else rows.history_lens.tolist()
+    row_of: dict[int, int] = {}
     for row in (row for row, is_live in enumerate(live) if is_live):
-        for name, entry, least in (("written", written[row], 0), ("waiting", waiting[row], -1)):
-            if not least <= entry < num_records:
-                raise ArgumentError(
-                    f"record_rows.{name}[{row}]: expected {least} to {num_records - 1}, an entry of the records, got "
-                    f"{entry}; they are what record_step gave for this step"
-                )
-            if entry >= 0 and seen.setdefault(entry, (row, name)) != (row, name):
-                raise ArgumentError(
-                    f"record_rows.{name}[{row}]: expected an entry of its own, got {entry}, which is {seen[entry][1]} "
-                    f"for row {seen[entry][0]}"
-                )
+        entry = written[row]
+        if not 0 <= entry < num_records:
+            raise ArgumentError(
+                f"record_rows.written[{row}]: expected 0 to {num_records - 1}, an entry of the records, got {entry}; "
+                "they are what record_step gave for this step"
+            )
+        if row_of.setdefault(entry, row) != row:
+            raise ArgumentError(
+                f"record_rows.written[{row}]: expected an entry of its own, got {entry}, which row {row_of[entry]} has"
+            )
+        if not 0 <= lens[row] <= records.history_len:
+            raise ArgumentError(
+                f"record_rows.history_lens[{row}]: expected 0 to {records.history_len}, the positions in front of the "
+                f"window, got {lens[row]}"
+            )
 
 
 def check_counts(

@@ -138,15 +138,21 @@ class Records:
     """What verify keeps of a window of one layer, so that commit can rebuild any prefix of it.
 
     Attributes:
-        correction: u, [R, H, T, V] float32, the delta-rule correction after decay and beta.
-        key_gate: [R, H, T, 2K] activation dtype; key after conv and SiLU (not normalised), then raw gate.
+        correction: u, [R, H, C, V] float32, the delta-rule correction after decay and beta.
+        key_gate: [R, H, C, 2K] activation dtype; key after conv and SiLU (not normalised), then raw gate.
         by_slot: whether they lie beside the states: entry r then belongs to the row that reads state slot r, R >= P.
             Otherwise to row r of the step's speculative batch, R >= N, or to the row that ``RecordRows`` name.
+        history_len: positions of an entry, C = history_len + T, for accepted tokens of earlier steps, which commits
+            that are deferred leave in front of the window; 0 with commits every step.
     """
 
     correction: Tensor
     key_gate: Tensor
     by_slot: bool = False
+    history_len: int = 0
+
+    def __post_init__(self) -> None:
+        check_count("history_len", self.history_len, least=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,20 +160,14 @@ class RecordRows:
     """Where the rows of a step have their records when commits are deferred; from ``RecoverSSMState.record_step``.
 
     Attributes:
-        written: [N] int32, the entry that verify writes for each row; -1 for rows without tokens and for those of a
-            dummy step, of which nothing may be written.
-        waiting: [N] int32, the entry with accepted tokens that the row's state lacks, -1 for none. None where verify
-            folds nothing, and states lack nothing.
-        waiting_lens: [N] int32, how many tokens of that entry; None likewise.
+        written: [N] int32, the entry of each row; -1 for rows without tokens and for those of a dummy step, of which
+            nothing may be written.
+        history_lens: [N] int32, how many accepted tokens at the front of that entry the row's state lacks; the window
+            is recorded behind them. None where states lack nothing.
     """
 
     written: Tensor
-    waiting: Tensor | None = None
-    waiting_lens: Tensor | None = None
-
-    def __post_init__(self) -> None:
-        if (self.waiting is None) != (self.waiting_lens is None):
-            raise ArgumentError("waiting, waiting_lens: expected both, or neither where nothing is folded, got one")
+    history_lens: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ def compiled(arch, form, state_dtype, spec_query_len, constants):
     shape = {
         "H": 12,
         "T": spec_query_len,
+        "C": spec_query_len,
         "K": 128,
         "V": 128,
         "BOUNDED": True,
@@ -28,7 +29,7 @@ def compiled(arch, form, state_dtype, spec_query_len, constants):
         "RECORDED": False,
     }
     shape["enable_fp_fusion"] = True
-    scalars = (None, None, -5.0, 0.5, *[1544] * 6, *[1536] * 3)  # tokens begin at multiples of 16 bytes, and of no more
+    scalars = (None, -5.0, 0.5, *[1544] * 6, *[1536] * 3)  # tokens begin at multiples of 16 bytes, and of no more
     return FORMS[form].kernel.run(*tensors, *scalars, grid=(1,), warmup=True, **shape, **constants)
 
 

@@ -28,14 +28,14 @@ ASSEMBLY = {
 READ_EARLY = {"A_log_ptr", "dt_bias_ptr", "state_ptr", "state_indices_ptr", "query_start_loc_ptr"}
 """What verify may read before the kernel before it is complete: nothing that is written during a step."""
 
-WAITING = {"record_rows_ptr", "waiting_rows_ptr", "waiting_lens_ptr", "correction_ptr", "key_gate_ptr"}
-"""What it may read as well where it folds: entries of the step before, which this one does not write."""
+HISTORY = {"record_rows_ptr", "history_lens_ptr", "correction_ptr", "key_gate_ptr"}
+"""What it may read as well where it takes history: positions of earlier steps, which this one does not write."""
 
 
 def use_form(monkeypatch: pytest.MonkeyPatch, op: str, form: str, device: str, **constants: Any) -> None:
     """From here on ``op`` runs ``form``."""
-    stem = op.removesuffix("_verify").removesuffix("_folding")  # of full_state_verify and verify_folding
-    forms = "FOLDING_FORMS" if op == "verify_folding" else "FORMS"
+    stem = op.removesuffix("_verify").removesuffix("_history")  # of full_state_verify and verify_history
+    forms = "HISTORY_FORMS" if op == "verify_history" else "FORMS"
     module = importlib.import_module(f"recoverssm.ops.{stem}")
     name = f"{stem}_{form.removesuffix('_blocks')}"
     kernel = getattr(importlib.import_module(f"recoverssm.kernels.{name}"), f"_{name}_kernel")
@@ -43,7 +43,7 @@ def use_form(monkeypatch: pytest.MonkeyPatch, op: str, form: str, device: str, *
         LaunchRow(op, 0, dtype, form, 0, 1, {"num_warps": 4} | constants, "a test")
         for dtype in (torch.float32, torch.bfloat16)
     ]
-    taken = Emulated(kernel, asm=ASSEMBLY, read_early=READ_EARLY | WAITING) if device == "cpu" else kernel
+    taken = Emulated(kernel, asm=ASSEMBLY, read_early=READ_EARLY | HISTORY) if device == "cpu" else kernel
     monkeypatch.setattr(module, forms, {form: Form(taken, has_pdl="PDL" in kernel.arg_names)})
     monkeypatch.setattr("recoverssm.launch.load_table", lambda: rows)
     monkeypatch.setattr(module, f"_{op}", Prepared(getattr(module, f"_{op}").prepare))

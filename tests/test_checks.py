@@ -91,7 +91,7 @@ BAD_RECORDS = [
     (lambda c, g: (c[:2], g[:2]), ShapeError, r"records\.correction: expected at least 3 rows"),
     (lambda c, g: (c.bfloat16(), g), DtypeError, r"records\.correction: expected float32"),
     (lambda c, g: (c, g.float()), DtypeError, r"records\.key_gate: expected bfloat16"),
-    (lambda c, g: (c, g[:, :, :, :32]), ShapeError, r"records\.key_gate: expected \[R=4, H=2, T=4, 2K=64\]"),
+    (lambda c, g: (c, g[:, :, :, :32]), ShapeError, r"records\.key_gate: expected \[R=4, H=2, C=4, 2K=64\]"),
     (lambda c, g: (transposed(c), g), StrideError, r"records\.correction: expected dimensions 1\.\."),
     (lambda c, g: (c, transposed(g)), StrideError, r"records\.key_gate: expected dimensions 1\.\."),
     (lambda c, g: (c.repeat(1, 1, 5, 1), g), ShapeError, r"records\.correction: T: expected 1 to 16 tokens"),

@@ -22,7 +22,7 @@ from recoverssm.launch import (
 )
 from recoverssm.ops.commit_state import FORMS as COMMIT_STATE
 from recoverssm.ops.full_state import FORMS as FULL_STATE
-from recoverssm.ops.verify import FOLDING_FORMS
+from recoverssm.ops.verify import HISTORY_FORMS
 from recoverssm.ops.verify import FORMS as VERIFY
 
 FORMS = {
@@ -100,7 +100,7 @@ def test_rows_are_unique_of_known_forms_and_state_their_source():
 
     assert len(set(keys)) == len(keys)
     for row in load_table():
-        assert row.form in (FORMS | {"verify_folding": FOLDING_FORMS})[row.op]
+        assert row.form in (FORMS | {"verify_history": HISTORY_FORMS})[row.op]
         assert row.constants["BV"] & (row.constants["BV"] - 1) == 0
         assert re.search(r"Triton \d+\.\d+, \d{4}-\d\d-\d\d|not tuned", row.source)
 
@@ -157,7 +157,7 @@ def test_the_cpu_has_no_arch():
 
 @pytest.mark.parametrize("state_dtype", STATE_DTYPES.values(), ids=str)
 @pytest.mark.parametrize("lower_bound", [-5.0, None])
-def test_whether_verify_folds_depends_on_card_and_layer_alone(state_dtype, lower_bound):
+def test_whether_verify_takes_history_depends_on_card_and_layer_alone(state_dtype, lower_bound):
     """Not on the batch: else the bits of a row would."""
     for arch, changed, is_able in [
         (0, {}, True),
@@ -170,5 +170,5 @@ def test_whether_verify_folds_depends_on_card_and_layer_alone(state_dtype, lower
         for num_heads in (1, 384):
             for spec_query_len in (1, 8, 16):
                 asked = {"lower_bound": lower_bound, "spec_query_len": spec_query_len} | changed
-                able = can_launch(problem("verify_folding", arch, state_dtype, num_heads, **asked), FOLDING_FORMS)
+                able = can_launch(problem("verify_history", arch, state_dtype, num_heads, **asked), HISTORY_FORMS)
                 assert able == is_able, (arch, num_heads, asked)

@@ -22,8 +22,7 @@ def _verify_kernel(
     query_start_loc_ptr,
     state_indices_ptr,
     record_rows_ptr,
-    waiting_rows_ptr,
-    waiting_lens_ptr,
+    history_lens_ptr,
     lower_bound,
     query_scale,
     stride_q_token,
@@ -37,6 +36,7 @@ def _verify_kernel(
     stride_key_gate_row,
     H: tl.constexpr,
     T: tl.constexpr,
+    C: tl.constexpr,  # token positions of an entry of the records, T or more
     K: tl.constexpr,
     V: tl.constexpr,
     BV: tl.constexpr,
@@ -48,8 +48,8 @@ def _verify_kernel(
 ):
     """One program handles BV value rows of one head of one speculative row.
 
-    It folds where there are waiting rows: the state first takes in, and keeps, waiting_lens[row] tokens of entry
-    waiting_rows[row] of the records, unless that is below 0. No row writes such an entry.
+    With history_lens the first history_lens[row] positions of the row's entry hold accepted tokens that its state lacks;
+    the window is recorded behind them.
     """
     pid = tl.program_id(0)
     pid_v = pid % (V // BV)
@@ -76,31 +76,16 @@ def _verify_kernel(
     q_ptrs = q_ptr + first_token * stride_q_token + pid_h * K + offs_k
     v_ptrs = v_ptr + first_token * stride_v_token + pid_h * V + offs_v
     beta_ptrs = raw_beta_ptr + first_token * stride_beta_token + pid_h
-    correction_ptrs = correction_ptr + pid_h * T * V + offs_v
-    key_gate_ptrs = key_gate_ptr + pid_h * T * 2 * K + offs_k
-    if waiting_rows_ptr is not None:
-        waiting_row = tl.load(waiting_rows_ptr + row).to(tl.int64)
-        num_waiting = tl.minimum(tl.load(waiting_lens_ptr + row), T)
-        if (waiting_row >= 0) & (num_waiting > 0) & (query_len > 0):
-            for t in tl.range(num_waiting, num_stages=NUM_STAGES):
-                state = folded(
-                    state,
-                    key_gate_ptrs + waiting_row * stride_key_gate_row + t * 2 * K,
-                    correction_ptrs + waiting_row * stride_correction_row + t * V,
-                    dt_bias,
-                    gate_scale,
-                    lower_bound,
-                    K,
-                    BOUNDED,
-                )
-            rounded = state.to(state_ptr.dtype.element_ty)
-            tl.store(state_ptrs, rounded)
-            state = rounded.to(tl.float32)
     record = row
     if HAS_RECORD_ROWS:
         record = tl.load(record_rows_ptr + row).to(tl.int64)
-    correction_ptrs += record * stride_correction_row
-    key_gate_ptrs += record * stride_key_gate_row
+    correction_ptrs = correction_ptr + record * stride_correction_row + pid_h * C * V + offs_v
+    key_gate_ptrs = key_gate_ptr + record * stride_key_gate_row + pid_h * C * 2 * K + offs_k
+    if history_lens_ptr is not None:
+        for _ in tl.range(tl.minimum(tl.load(history_lens_ptr + row), C - T), num_stages=NUM_STAGES):
+            state = folded(state, key_gate_ptrs, correction_ptrs, dt_bias, gate_scale, lower_bound, K, BOUNDED)
+            correction_ptrs += V
+            key_gate_ptrs += 2 * K
     if RECORDED:
         k_ptrs, gate_ptrs = key_gate_ptrs, key_gate_ptrs + K
         stride_k_token, stride_gate_token = 2 * K, 2 * K

@@ -140,8 +140,7 @@ def _verify_mma_kernel(
     query_start_loc_ptr,
     state_indices_ptr,
     record_rows_ptr,
-    waiting_rows_ptr,
-    waiting_lens_ptr,
+    history_lens_ptr,
     lower_bound,
     query_scale,
     stride_q_token,
@@ -155,6 +154,7 @@ def _verify_mma_kernel(
     stride_key_gate_row,
     H: gl.constexpr,
     T: gl.constexpr,
+    C: gl.constexpr,  # token positions of an entry of the records, T or more
     K: gl.constexpr,
     V: gl.constexpr,
     BV: gl.constexpr,
@@ -168,7 +168,7 @@ def _verify_mma_kernel(
 ):
     """One program handles BV value rows of one head of one speculative row; warp w has channels 32 w to 32 w + 31.
 
-    It folds nothing: waiting rows are None.
+    It takes no history: history_lens is None.
     """
     OCTETS: gl.constexpr = 1 if T <= 8 else 2
     BT: gl.constexpr = 8 * OCTETS
@@ -227,7 +227,7 @@ def _verify_mma_kernel(
         offs_t = token + 8 * o
         mask_t = offs_t < query_len
         row_k = first_token + offs_t
-        kept = key_gate_ptr + record * stride_key_gate_row + (pid_h * T + offs_t) * (2 * K) + 32 * chunk + offs_c
+        kept = key_gate_ptr + record * stride_key_gate_row + (pid_h * C + offs_t) * (2 * K) + 32 * chunk + offs_c
         if RECORDED:
             k_ptrs, gate_ptrs = kept, kept + K
         else:
@@ -313,7 +313,7 @@ def _verify_mma_kernel(
 
     # Forward substitution: a thread has a value row.
     parts_of_row: gl.constexpr = gl.BlockedLayout([4, 1, 1], [1, 1, 32], [1, 1, 4], [2, 1, 0])
-    correction_ptrs = correction_ptr + record * stride_correction_row + pid_h * T * V + offs_v
+    correction_ptrs = correction_ptr + record * stride_correction_row + pid_h * C * V + offs_v
     weights = ()
     for t in gl.static_range(T):
         kappa = scales.slice(t, 1).slice(0, 1, dim=1).load(per_row)

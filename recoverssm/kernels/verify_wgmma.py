@@ -22,9 +22,9 @@ from recoverssm.kernels.coupling import (
     split_tokens,
     tf32_parts,
 )
-from recoverssm.kernels.fold import fold_slice, load_waiting, prepare_fold
 from recoverssm.kernels.gate import log2_decay_step, power_of_two
 from recoverssm.kernels.gluon_compat import gdc_launch_dependents, gdc_wait, thread_barrier
+from recoverssm.kernels.history import decayed_history, history_couplings, history_slice, load_history
 from recoverssm.kernels.probes import (
     channel,
     copy_tokens,
@@ -54,8 +54,7 @@ def _verify_wgmma_kernel(
     query_start_loc_ptr,
     state_indices_ptr,
     record_rows_ptr,
-    waiting_rows_ptr,
-    waiting_lens_ptr,
+    history_lens_ptr,
     lower_bound,
     query_scale,
     stride_q_token: gl.constexpr,
@@ -69,6 +68,7 @@ def _verify_wgmma_kernel(
     stride_key_gate_row,
     H: gl.constexpr,
     T: gl.constexpr,
+    C: gl.constexpr,  # token positions of an entry of the records, T or more
     K: gl.constexpr,
     V: gl.constexpr,
     BV: gl.constexpr,
@@ -85,16 +85,18 @@ def _verify_wgmma_kernel(
 ):
     """One program handles BV value rows of one head of one speculative row.
 
-    It folds where there are waiting rows: the state first takes in, and keeps, waiting_lens[row] tokens of entry
-    waiting_rows[row] of the records, unless that is below 0. No row writes such an entry.
+    With history_lens the first history_lens[row] positions of the row's entry hold accepted tokens that its state lacks;
+    the window is recorded behind them.
     """
     if PDL:
         gdc_launch_dependents()
     gl.static_assert(K == 128)
-    FOLDS: gl.constexpr = waiting_rows_ptr is not None
+    HISTORY: gl.constexpr = history_lens_ptr is not None
+    TH: gl.constexpr = 8 if C - T <= 8 else 16  # tokens of history, with padding
     FP32: gl.constexpr = state_ptr.dtype.element_ty == gl.float32
-    R: gl.constexpr = T - 8 if 8 < T and T <= 10 and not CAUSAL_BLOCKS else 0  # the tail: tokens on fp32 units
-    FEW: gl.constexpr = T <= 4 and not CAUSAL_BLOCKS and not (FOLDS and FP32)  # with which the assembler would spill
+    PLAIN: gl.constexpr = not CAUSAL_BLOCKS and not HISTORY
+    R: gl.constexpr = T - 8 if 8 < T and T <= 10 and PLAIN else 0  # the tail: tokens on fp32 units
+    FEW: gl.constexpr = T <= 4 and PLAIN
     TP: gl.constexpr = 4 if FEW else 8 if T - R <= 8 else 16  # the others, with padding
     TN: gl.constexpr = 4 if FEW else 8 if T <= 8 else 16  # all, with padding
     # Of 16 tokens the first eight's probes do not meet the last eight's keys: theirs stand together.
@@ -120,10 +122,9 @@ def _verify_wgmma_kernel(
     record = row
     if HAS_RECORD_ROWS:
         record = gl.load(record_rows_ptr + row).to(gl.int64)
-    if FOLDS:
-        waiting_row = gl.load(waiting_rows_ptr + row).to(gl.int64)
-        accepted = gl.minimum(gl.load(waiting_lens_ptr + row), T)
-        accepted = gl.where(waiting_row >= 0, accepted, 0)
+    history_len = 0
+    if HISTORY:
+        history_len = gl.minimum(gl.maximum(gl.load(history_lens_ptr + row), 0), C - T)
     first_token = gl.load(query_start_loc_ptr + row)
     query_len = gl.minimum(gl.load(query_start_loc_ptr + row + 1) - first_token, T)
     first_token = first_token.to(gl.int64)
@@ -145,18 +146,10 @@ def _verify_wgmma_kernel(
     offs_r = gl.arange(0, 64, gl.SliceLayout(1, loaded))[:, None]
     offs_c = gl.arange(0, KK, gl.SliceLayout(0, loaded))[None, :]
     state_ptrs = state_ptr + slot * stride_state_slot + (pid_h * V + pid_v * BV) * K + offs_r * K + offs_c
-    if FOLDS:  # asked for before the state, so as not to queue behind it
-        waiting = load_waiting(
-            key_gate_ptr + waiting_row * stride_key_gate_row + pid_h * T * 2 * K,
-            correction_ptr + waiting_row * stride_correction_row + pid_h * T * V + pid_v * BV,
-            dt_bias_ptr + pid_h * K,
-            accepted,
-            T,
-            K,
-            V,
-            BV,
-            ITEM_BITS,
-        )
+    entry_ptr = key_gate_ptr + record * stride_key_gate_row + pid_h * C * 2 * K
+    correction_ptr += record * stride_correction_row + pid_h * C * V + pid_v * BV
+    if HISTORY:  # asked for before the state, so as not to queue behind it
+        history = load_history(entry_ptr, correction_ptr, history_len, TH, K, V, BV)
     chunks = ()
     if PDL or not STAGED:
         for i in gl.static_range(AHEAD * KC):
@@ -174,7 +167,7 @@ def _verify_wgmma_kernel(
     K_TOKEN: gl.constexpr = 2 * K if RECORDED else stride_k_token
     GATE_TOKEN: gl.constexpr = 2 * K if RECORDED else stride_gate_token
     q_head_ptr = q_ptr + first_token * stride_q_token + head_k
-    record_ptr = key_gate_ptr + record * stride_key_gate_row + pid_h * T * 2 * K
+    record_ptr = entry_ptr + history_len * (2 * K)
     if RECORDED:
         k_head_ptr, gate_head_ptr = record_ptr, record_ptr + K
     else:
@@ -254,6 +247,13 @@ def _verify_wgmma_kernel(
     # The decays since the window began, and the probes.
     if GATE_FIRST:
         gate_scale = gl.exp(A_log)
+    if HISTORY:
+        if not STAGED:
+            async_copy.wait_group(0)
+            thread_barrier()
+        history_key, history_decay = decayed_history(
+            history, dt_bias, gate_scale, lower_bound, history_len, BOUNDED, ITEM_BITS
+        )
     log2_step = log2_decay_step(raw_gate, dt_bias, gate_scale, lower_bound, BOUNDED)
     if CAUSAL_BLOCKS:  # elsewhere gates of tokens that are not there do no harm: only such tokens meet them
         log2_step = gl.where(mask_t, log2_step, 0.0)
@@ -262,7 +262,12 @@ def _verify_wgmma_kernel(
     key = key.to(gl.float32)
     query = query.to(gl.float32)
     key_probe, query_probe = rounded_product(key, decay), rounded_product(query, decay)
-    probes_s, third_s = shared_probes(key_probe, query_probe, ITEM_BITS, GROUP)
+    if HISTORY:  # the state is from before it
+        decay = gl.convert_layout(history_decay, own_channel, assert_trivial=True)
+        state_probes = (rounded_product(key_probe, decay), rounded_product(query_probe, decay))
+        probes_s, third_s = shared_probes(*state_probes, ITEM_BITS, GROUP)
+    else:
+        probes_s, third_s = shared_probes(key_probe, query_probe, ITEM_BITS, GROUP)
 
     # Couplings of the tokens: what the keys before it add to a probe.
     # Channels of these products keep their order, so that matrices of 8 rows of 16 bytes are loaded as fragments
@@ -270,7 +275,7 @@ def _verify_wgmma_kernel(
     IN_ORDER: gl.constexpr = R == 0
     K_WIDTH: gl.constexpr = 1 if IN_ORDER else 4
     swizzled: gl.constexpr = gl.SwizzledSharedLayout(4 if IN_ORDER else 16, 1, 8 if IN_ORDER else 2, [2, 1, 0])
-    SHARED_PROBES: gl.constexpr = FP32 and not CAUSAL_BLOCKS
+    SHARED_PROBES: gl.constexpr = FP32 and PLAIN
     NUM_RIGHT: gl.constexpr = 2 * TP if CAUSAL_BLOCKS or FEW else TP
     NUM_LEFT: gl.constexpr = 4 * TP if FEW else 2 * TP
     right_s = gl.allocate_shared_memory(gl.float32, [4, NUM_RIGHT + TN - TP, K // 4], swizzled)
@@ -306,6 +311,13 @@ def _verify_wgmma_kernel(
         if not SHARED_PROBES:
             left_s = gl.allocate_shared_memory(gl.float32, [4, NUM_LEFT, K // 4], swizzled, split_tokens(probes))
         coupled_s.store(split_tokens(undecayed))
+    if HISTORY:
+        history_left_s = left_s
+        if CAUSAL_BLOCKS:
+            history_left_s = gl.allocate_shared_memory(
+                gl.float32, [4, 2 * TP, K // 4], swizzled, split_tokens(below(key_probe, query_probe))
+            )
+        history_right_s = gl.allocate_shared_memory(gl.float32, [4, TH, K // 4], swizzled, split_tokens(history_key))
 
     flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     flat2: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
@@ -385,11 +397,8 @@ def _verify_wgmma_kernel(
         sums_s = gl.allocate_shared_memory(gl.float32, [4, NUM_LEFT, NUM_RIGHT], flat3)
     for i in gl.static_range(NUM_LEFT // TILE):
         sums_s.slice(i * TILE, TILE, dim=1).slice(0, sums[i].shape[2], dim=2).store(sums[i])
-    if FOLDS:
-        if not STAGED:
-            async_copy.wait_group(0)
-            thread_barrier()
-        prepared = prepare_fold(waiting, gate_scale, lower_bound, accepted, BOUNDED, ITEM_BITS)
+    if HISTORY:
+        history_couplings_s = history_couplings(history, history_left_s, history_right_s, coupled)
     fence_async_shared()  # of the probes; it may wait for loads, so not before the couplings
     if R > 0:
         tail_sums_s = gl.allocate_shared_memory(gl.float32, [4, TN, 8], flat3)
@@ -440,11 +449,13 @@ def _verify_wgmma_kernel(
     for i in gl.static_range(NUM_SLICES):
         if i + 1 == NUM_SLICES:
             value = values_s.permute((1, 0)).load(gl.BlockedLayout([1, TN], [32, 1], [4, 1], [1, 0]))
-        if FOLDS:
-            chunks = fold_slice(chunks, prepared, state_ptrs, accepted, i, KC)
+        if HISTORY:
+            before = history_slice(history, history_couplings_s, i)
         if R > 0:
             tail_slice(tail_products_s, chunks, tail_s, i, KC, R)
         products, chunks = probe_slice(chunks, probes_s, third_s, state_ptrs, i, TP, KC, AHEAD, NUM_SLICES)
+        if HISTORY:
+            products += gl.convert_layout(before, products.type.layout, assert_trivial=True)
         if STAGED:
             kept = kept + (products,)
         else:
@@ -460,7 +471,7 @@ def _verify_wgmma_kernel(
         tail_couplings_s,
         scales_s,
         value,
-        correction_ptr + record * stride_correction_row + pid_h * T * V + pid_v * BV + offs_v,
+        correction_ptr + history_len * V + offs_v,
         out_ptrs,
         stride_out_token,
         query_len,

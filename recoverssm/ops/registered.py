@@ -18,7 +18,7 @@ from recoverssm.ops.commit_state import commit_state
 from recoverssm.ops.conv import compact_conv
 from recoverssm.ops.defer_plan import _defer_plan
 from recoverssm.ops.full_state import _full_state_verify
-from recoverssm.ops.verify import _verify, _verify_folding
+from recoverssm.ops.verify import _verify, _verify_history
 from recoverssm.types import Boundaries, CommitPlan, GateParams, LayerTable
 
 
@@ -52,13 +52,12 @@ _PLAN = "commit_lens! source_slots! final_slots!"
 _register_prepared(
     _verify,
     f"{_LAYER} checkpoint_state correction! key_gate! out! query_start_loc state_indices record_rows",
-    "float? lower_bound, bool enable_pdl, bool key_gate_recorded, bool by_slot, bool has_record_rows",
+    "float? lower_bound, bool enable_pdl, bool key_gate_recorded, int history_len, bool by_slot, bool has_record_rows",
 )
 _register_prepared(
-    _verify_folding,
-    f"{_LAYER} checkpoint_state! correction! key_gate! out! query_start_loc state_indices record_rows waiting_rows "
-    "waiting_lens",
-    "float? lower_bound, bool enable_pdl, bool key_gate_recorded",
+    _verify_history,
+    f"{_LAYER} checkpoint_state correction! key_gate! out! query_start_loc state_indices record_rows history_lens",
+    "float? lower_bound, bool enable_pdl, bool key_gate_recorded, int history_len",
 )
 _register_prepared(
     _full_state_verify,

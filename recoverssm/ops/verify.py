@@ -51,27 +51,27 @@ FORMS = {
 }
 """None looks at the number of rows: the bits of a row must not depend on it."""
 
-FOLDING_FORMS = {
+HISTORY_FORMS = {
     "wgmma": FORMS["wgmma"],
     "wgmma_blocks": FORMS["wgmma_blocks"],
     "recurrence": Form(_verify_kernel, lambda problem: not _fits_mma(problem)),
 }
-"""Those that can commit the step before in the same pass. Where others verify, that is a launch of its own, before."""
+"""Those that take history. Where others verify, what waits is committed before, by launches of their own."""
 
 
-def can_fold(state: Tensor, records: Records, lower_bound: float | None) -> bool:
-    """Whether verify of a layer can fold what waits, in any batch; where that pays is up to ``CommitContext.folds``.
+def can_take_history(state: Tensor, records: Records, lower_bound: float | None) -> bool:
+    """Whether verify of a layer can do with a state that lacks tokens; ``CommitContext.takes_history`` says where it pays.
 
     Args:
         state: [P, H, V, K]. records: of the layer. lower_bound: of its gate.
     """
     metas = [describe(tensor) for tensor in (state, records.correction, records.key_gate)]
     _, num_heads, value_dim, key_dim = state.shape
-    spec_query_len = records.correction.shape[2]
+    spec_query_len = records.correction.shape[2] - records.history_len
     sizes = (num_heads, spec_query_len, key_dim, value_dim)
     arch = device_arch(device_of(state))
-    problem = Problem("verify_folding", arch, state.dtype, *sizes, lower_bound, rows_aligned(*metas))
-    return not records.by_slot and can_launch(problem, FOLDING_FORMS)
+    problem = Problem("verify_history", arch, state.dtype, *sizes, lower_bound, rows_aligned(*metas))
+    return records.history_len > 0 and not records.by_slot and can_launch(problem, HISTORY_FORMS)
 
 
 def verify(
@@ -92,7 +92,7 @@ def verify(
     record_rows: RecordRows | None = None,
     debug: bool = False,
 ) -> Tensor:
-    """Run the KDA recurrence over each row's window and record it; checkpoints stay as they are, unless tokens wait.
+    """Run the KDA recurrence over each row's window and record it; checkpoints stay as they are.
 
     Row n owns tokens query_start_loc[n] to query_start_loc[n + 1] (at most T of them are used) and reads slot
     state_indices[n]. A row whose slot is 0 or less outputs zeros and records nothing. Record positions past a row's
@@ -102,8 +102,8 @@ def verify(
         q, k, raw_gate: [M, H, K]; v: [M, H, V]; raw_beta: [M, H]; bf16, fp16 or fp32. q and k are after conv and SiLU,
             not normalised; gate and beta are before their activations. Token strides are free.
         checkpoint_state: [P, H, V, K] fp32 or bf16, slot stride free.
-        records: correction [R, H, T, V] fp32 and key_gate [R, H, T, 2K] in q's dtype, row strides free. Row n writes
-            entry n, or state_indices[n] where they are ``by_slot``.
+        records: correction [R, H, C, V] fp32 and key_gate [R, H, C, 2K] in q's dtype, C = history_len + T, row strides
+            free. Row n writes entry n, or state_indices[n] where they are ``by_slot``.
         gate: A_log [H], dt_bias [H, K] fp32.
         query_start_loc: [N + 1] int32, not decreasing, at most M. state_indices: [N] int32.
         out: [M, H, V] like v, or None to allocate; it may be v itself, and shares memory with nothing else.
@@ -114,15 +114,15 @@ def verify(
         key_gate_recorded: take keys and raw gates from records.key_gate, where whoever made them has put them already.
             k and raw_gate are then None, and key_gate is left alone: docs/integrating.md section 1.
         record_rows: with deferred commits, what ``record_step`` gave for this step. Row n then writes the entry it
-            names, and its checkpoint first takes in, and keeps, the accepted tokens that wait for it.
+            names, behind those accepted tokens there that its checkpoint lacks, and starts from the state after them.
         debug: wait for the device and look at the rows, unless a CUDA graph is captured or torch traces.
     Returns:
         out.
     Raises:
         ShapeError, DtypeError, StrideError, DeviceError: before any launch.
-        ArgumentError: with ``debug``, a slot outside the pool or of two rows, rows of tokens that are not there, or an
-            entry outside the records, of two rows, or both written and waiting.
-        ConfigError: record_rows beside records by slot; k or raw_gate beside key_gate_recorded, or missing without it;
+        ArgumentError: with ``debug``, a slot outside the pool or of two rows, rows of tokens that are not there, an
+            entry outside the records or of two rows, or more history than an entry has room for.
+        ConfigError: record_rows beside records by slot, or with history where records have no room for any; k or raw_gate beside key_gate_recorded, or missing without it;
             enable_pdl where it cannot be:
             another card than sm_90, or a layer that sm_90's form is not for.
     Source: docs/algorithm.md section 2; vLLM PR 51855.
@@ -130,7 +130,7 @@ def verify(
     if debug and not is_compiling():
         check_rows(query_start_loc, state_indices, num_slots=checkpoint_state.shape[0], num_tokens=q.shape[0])
         if record_rows is not None:
-            check_entries(record_rows, query_start_loc, state_indices, num_records=records.correction.shape[0])
+            check_entries(record_rows, query_start_loc, state_indices, records)
     if out is None:
         out = torch.empty(v.shape, dtype=v.dtype, device=v.device)
     if key_gate_recorded:
@@ -147,11 +147,13 @@ def verify(
     written = (records.correction, records.key_gate, out)
     entries = state_indices if record_rows is None else record_rows.written
     tensors = (*layer, *written, query_start_loc, state_indices, entries)
-    options = (gate.lower_bound, enable_pdl, key_gate_recorded)
-    if record_rows is None or record_rows.waiting is None or record_rows.waiting_lens is None:
+    options = (gate.lower_bound, enable_pdl, key_gate_recorded, records.history_len)
+    if record_rows is None or record_rows.history_lens is None:
         _verify(tensors, *options, records.by_slot, record_rows is not None)
+    elif records.history_len > 0:
+        _verify_history((*tensors, record_rows.history_lens), *options)
     else:
-        _verify_folding((*tensors, record_rows.waiting, record_rows.waiting_lens), *options)
+        raise ConfigError("record_rows: expected no history_lens with records.history_len=0, got some")
     return out
 
 
@@ -161,19 +163,24 @@ def _verify(
     lower_bound: float | None,
     enable_pdl: bool,
     key_gate_recorded: bool,
+    history_len: int,
     by_slot: bool,
     has_record_rows: bool,
 ) -> KernelLaunch | None:
     options = {"HAS_RECORD_ROWS": by_slot or has_record_rows, "RECORDED": key_gate_recorded, "enable_pdl": enable_pdl}
-    return _launch("verify", FORMS, tensors, lower_bound, by_slot, **options)
+    return _launch("verify", FORMS, tensors, lower_bound, history_len, by_slot, **options)
 
 
 @Prepared
-def _verify_folding(
-    tensors: Sequence[TensorMeta], lower_bound: float | None, enable_pdl: bool, key_gate_recorded: bool
+def _verify_history(
+    tensors: Sequence[TensorMeta],
+    lower_bound: float | None,
+    enable_pdl: bool,
+    key_gate_recorded: bool,
+    history_len: int,
 ) -> KernelLaunch | None:
     options = {"HAS_RECORD_ROWS": True, "RECORDED": key_gate_recorded, "enable_pdl": enable_pdl}
-    return _launch("verify_folding", FOLDING_FORMS, tensors, lower_bound, False, **options)
+    return _launch("verify_history", HISTORY_FORMS, tensors, lower_bound, history_len, False, **options)
 
 
 def _launch(
@@ -181,27 +188,30 @@ def _launch(
     forms: Mapping[str, Form],
     tensors: Sequence[TensorMeta],
     lower_bound: float | None,
+    history_len: int,
     by_slot: bool,
     **options: Any,
 ) -> KernelLaunch | None:
     q, k, v, raw_gate, raw_beta, _, _, state, correction, key_gate, out, query_start_loc, *rows = tensors
-    state_indices, *others = rows
+    state_indices, written, *history = rows
     head_dims = check_layer(tensors[:8], "checkpoint_state")
     check_row_vector("state_indices", state_indices, None, q.device)
     (num_rows,) = state_indices.shape
     num_entries = state.shape[0] if by_slot else num_rows
-    spec_query_len = check_records(correction, key_gate, num_entries, head_dims, q.dtype, q.device, by_slot)
+    kept = (correction, key_gate, num_entries, head_dims, q.dtype, q.device, by_slot)
+    spec_query_len = check_records(*kept, history_len)
     check_row_vector("query_start_loc", query_start_loc, num_rows + 1, q.device)
-    for name, vector in zip(("written", "waiting", "waiting_lens"), others, strict=False):
-        check_row_vector(f"record_rows.{name}", vector, num_rows, q.device)
+    check_row_vector("record_rows.written", written, num_rows, q.device)
+    for vector in history:
+        check_row_vector("record_rows.history_lens", vector, num_rows, q.device)
     check_out(out, v)
     if num_rows == 0:
         return None
     strided = (q, k, v, raw_gate, raw_beta, out, state, correction, key_gate)
     scalars = (q.shape[-1] ** -0.5, *(tensor.strides[0] for tensor in strided))
-    waiting = others[1:]
     read = (q, key_gate) if options["RECORDED"] else (q, k, raw_gate)
     sizes, aligned = (num_rows, spec_query_len, lower_bound), rows_aligned(*read, v, out, state)
-    if waiting:
+    if history:
         aligned = aligned and rows_aligned(correction, key_gate)
-    return tiled_launch(op, forms, state, *sizes, *scalars, aligned=aligned, num_absent=2 - len(waiting), **options)
+    options |= {"C": correction.shape[2], "num_absent": 1 - len(history)}
+    return tiled_launch(op, forms, state, *sizes, *scalars, aligned=aligned, **options)
