@@ -22,8 +22,8 @@ from recoverssm.launch import (
 )
 from recoverssm.ops.commit_state import FORMS as COMMIT_STATE
 from recoverssm.ops.full_state import FORMS as FULL_STATE
-from recoverssm.ops.verify import HISTORY_FORMS
 from recoverssm.ops.verify import FORMS as VERIFY
+from recoverssm.ops.verify import HISTORY_FORMS
 
 FORMS = {
     "verify": VERIFY,
@@ -171,4 +171,5 @@ def test_whether_verify_takes_history_depends_on_card_and_layer_alone(state_dtyp
             for spec_query_len in (1, 8, 16):
                 asked = {"lower_bound": lower_bound, "spec_query_len": spec_query_len} | changed
                 able = can_launch(problem("verify_history", arch, state_dtype, num_heads, **asked), HISTORY_FORMS)
-                assert able == is_able, (arch, num_heads, asked)
+                is_long = arch == 90 and spec_query_len > 8 and "aligned" not in changed
+                assert able == (is_able and not is_long), (arch, num_heads, asked)

@@ -1,4 +1,4 @@
-"""A verify whose states lack accepted tokens, which stand in front of its window, against float64: emulated on the CPU."""
+"""A verify whose states lack accepted tokens, the history before its window, against float64: emulated on the CPU."""
 
 from dataclasses import dataclass
 
@@ -99,17 +99,17 @@ def test_emulated_steps_go_on_from_what_the_state_lacks(dtype, gate):
     life.step([8, 8, 8])
 
 
-@pytest.mark.parametrize("length", [1, 2, 4, 5, 9, 10, 12, 16])
+@pytest.mark.parametrize("length", [1, 2, 4, 5, 7])
 def test_emulated_windows_of_other_lengths_do(length):
     for dtype in U_TOL:
         life = Life(2, length, dtype)
-        life.step([length, 1], STAGED=length > 10)
+        life.step([length, 1])
         life.history = ints(length, 1)
 
-        life.step([1, length], STAGED=length > 10)
+        life.step([1, length], STAGED=True)
 
 
-@pytest.mark.parametrize(("length", "room"), [(4, 8), (8, 16), (8, 5), (16, 4)])
+@pytest.mark.parametrize(("length", "room"), [(1, 8), (4, 8), (8, 5), (8, 1)])
 def test_emulated_room_for_more_or_less_history_than_a_window_does(length, room):
     life = Life(1, length, torch.float32, room=room)
     for done in range(0, room, 3):
@@ -123,12 +123,12 @@ def test_emulated_room_for_more_or_less_history_than_a_window_does(length, room)
 @pytest.mark.parametrize("bound", [None, -20.0])
 @pytest.mark.parametrize("gate", GATES)
 def test_emulated_gates_of_any_strength_do(gate, bound):
-    for length in (8, 16):
-        life = Life(1, length, torch.float32, gate, lower_bound=bound)
-        life.step([length], CAUSAL_BLOCKS=True)
-        life.history = ints(length - 3)
+    for dtype in U_TOL:
+        life = Life(1, 8, dtype, gate, lower_bound=bound)
+        life.step([8], CAUSAL_BLOCKS=True)
+        life.history = ints(5)
 
-        life.step([length], CAUSAL_BLOCKS=True)
+        life.step([8], CAUSAL_BLOCKS=True)
 
 
 @pytest.mark.parametrize("where", [0, 7])
@@ -144,7 +144,7 @@ def test_emulated_gates_beyond_what_fp32_holds_leave_nothing_of_the_state(where)
 
 
 def test_emulated_rows_come_and_go():
-    """A row without a slot, one without tokens, one whose history has no end and one with less than none."""
+    """A row without a slot, one without tokens, and new ones in the slots of others."""
     life = Life(5, 8, torch.float32)
     life.step([8, 8, 8, 8, 8])
     life.slots = ints(4, 5, 6, 0, 1)

@@ -10,7 +10,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
 from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma, warpgroup_mma_wait
 
-from recoverssm.kernels.coupling import coupling_sums, cut_parts, left_fragments, rows, stack, tf32_parts
+from recoverssm.kernels.coupling import cut_parts, rows, stack, tf32_parts
 from recoverssm.kernels.gate import log2_decay_step, power_of_two
 from recoverssm.kernels.probes import copy_tokens, load_places
 
@@ -69,29 +69,28 @@ def decayed_history(
 
 
 @gluon.jit
-def history_couplings(history, left_s, right_s, mma: gl.constexpr):
+def history_scale(history):
+    """The inverse norms of the history's keys, [TH] in shared memory."""
+    keys_s, _, _ = history
+    vectors: gl.constexpr = gl.BlockedLayout([1, 8], [2, 16], [4, 1], [1, 0])
+    key = keys_s.load(vectors).to(gl.float32)
+    flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    return gl.allocate_shared_memory(gl.float32, [keys_s.shape[0]], flat, gl.rsqrt(gl.sum(key * key, 1) + 1e-6))
+
+
+@gluon.jit
+def history_couplings(sums_s, scale_s):
     """How probes meet the history's keys, these normalised, in two tf32 parts [N, TH] in shared memory.
 
     Args:
-        left_s: [4, N, K / 4], the probes. right_s: [4, TH, K / 4], the decayed keys.
+        sums_s: [4, N, TH], by quarters of the channels. scale_s: [TH], of the keys.
     """
-    keys_s, _, _ = history
-    TH: gl.constexpr = right_s.shape[1]
-    N: gl.constexpr = left_s.shape[1]
-    vectors: gl.constexpr = gl.BlockedLayout([1, 8], [2, 16], [4, 1], [1, 0])
-    flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
-    flat3: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [2, 1, 0])
+    N: gl.constexpr = sums_s.shape[1]
+    TH: gl.constexpr = sums_s.shape[2]
     quarters: gl.constexpr = gl.BlockedLayout([4, 1, TH // 8], [1, 4, 8], [1, 4, 1], [2, 1, 0])
     part: gl.constexpr = gl.NVMMASharedLayout(4 * TH, 32, 2)
-    key = keys_s.load(vectors).to(gl.float32)
-    norms_s = gl.allocate_shared_memory(gl.float32, [TH], flat, gl.rsqrt(gl.sum(key * key, 1) + 1e-6))
-    sums_s = gl.allocate_shared_memory(gl.float32, [4, N, TH], flat3)
-    for i in gl.static_range(N // 16):
-        left = left_s.slice(i * 16, 16, dim=1).load(gl.DotOperandLayout(0, mma, 1))
-        left_lead, left_rest = tf32_parts(left_fragments(left, mma, True))
-        sums_s.slice(i * 16, 16, dim=1).store(coupling_sums(left_lead, left_rest, right_s, mma, True))
-    couplings = gl.sum(sums_s.load(quarters), 0) * norms_s.load(gl.SliceLayout(0, gl.SliceLayout(0, quarters)))[None, :]
-    lead, rest = tf32_parts(couplings)
+    scale = scale_s.load(gl.SliceLayout(0, gl.SliceLayout(0, quarters)))
+    lead, rest = tf32_parts(gl.sum(sums_s.load(quarters), 0) * scale[None, :])
     lead_s = gl.allocate_shared_memory(gl.float32, [N, TH], part)
     rest_s = gl.allocate_shared_memory(gl.float32, [N, TH], part)
     lead_s.store(lead)

@@ -48,8 +48,8 @@ def _verify_kernel(
 ):
     """One program handles BV value rows of one head of one speculative row.
 
-    With history_lens the first history_lens[row] positions of the row's entry hold accepted tokens that its state lacks;
-    the window is recorded behind them.
+    With history_lens the first history_lens[row] positions of the row's entry hold accepted tokens that its state
+    lacks; the window is recorded behind them.
     """
     pid = tl.program_id(0)
     pid_v = pid % (V // BV)

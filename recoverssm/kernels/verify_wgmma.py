@@ -24,7 +24,7 @@ from recoverssm.kernels.coupling import (
 )
 from recoverssm.kernels.gate import log2_decay_step, power_of_two
 from recoverssm.kernels.gluon_compat import gdc_launch_dependents, gdc_wait, thread_barrier
-from recoverssm.kernels.history import decayed_history, history_couplings, history_slice, load_history
+from recoverssm.kernels.history import decayed_history, history_couplings, history_scale, history_slice, load_history
 from recoverssm.kernels.probes import (
     channel,
     copy_tokens,
@@ -85,14 +85,14 @@ def _verify_wgmma_kernel(
 ):
     """One program handles BV value rows of one head of one speculative row.
 
-    With history_lens the first history_lens[row] positions of the row's entry hold accepted tokens that its state lacks;
-    the window is recorded behind them.
+    With history_lens the first history_lens[row] positions of the row's entry hold accepted tokens that its state
+    lacks; the window is recorded behind them.
     """
     if PDL:
         gdc_launch_dependents()
     gl.static_assert(K == 128)
     HISTORY: gl.constexpr = history_lens_ptr is not None
-    TH: gl.constexpr = 8 if C - T <= 8 else 16  # tokens of history, with padding
+    gl.static_assert(not HISTORY or (T <= 8 and C - T <= 8))
     FP32: gl.constexpr = state_ptr.dtype.element_ty == gl.float32
     PLAIN: gl.constexpr = not CAUSAL_BLOCKS and not HISTORY
     R: gl.constexpr = T - 8 if 8 < T and T <= 10 and PLAIN else 0  # the tail: tokens on fp32 units
@@ -149,7 +149,7 @@ def _verify_wgmma_kernel(
     entry_ptr = key_gate_ptr + record * stride_key_gate_row + pid_h * C * 2 * K
     correction_ptr += record * stride_correction_row + pid_h * C * V + pid_v * BV
     if HISTORY:  # asked for before the state, so as not to queue behind it
-        history = load_history(entry_ptr, correction_ptr, history_len, TH, K, V, BV)
+        history = load_history(entry_ptr, correction_ptr, history_len, TP, K, V, BV)
     chunks = ()
     if PDL or not STAGED:
         for i in gl.static_range(AHEAD * KC):
@@ -276,11 +276,12 @@ def _verify_wgmma_kernel(
     K_WIDTH: gl.constexpr = 1 if IN_ORDER else 4
     swizzled: gl.constexpr = gl.SwizzledSharedLayout(4 if IN_ORDER else 16, 1, 8 if IN_ORDER else 2, [2, 1, 0])
     SHARED_PROBES: gl.constexpr = FP32 and PLAIN
-    NUM_RIGHT: gl.constexpr = 2 * TP if CAUSAL_BLOCKS or FEW else TP
+    JOINT: gl.constexpr = HISTORY and not CAUSAL_BLOCKS  # the history's keys stand behind the window's
+    NUM_RIGHT: gl.constexpr = 2 * TP if CAUSAL_BLOCKS or FEW or JOINT else TP
     NUM_LEFT: gl.constexpr = 4 * TP if FEW else 2 * TP
     right_s = gl.allocate_shared_memory(gl.float32, [4, NUM_RIGHT + TN - TP, K // 4], swizzled)
     coupled_s = right_s
-    if R > 0:
+    if R > 0 or JOINT:
         coupled_s = right_s.slice(0, TP, dim=1)
     if CAUSAL_BLOCKS:
         # Within a block of four tokens from the block's start, which cannot overflow; from the block before it through
@@ -312,12 +313,14 @@ def _verify_wgmma_kernel(
             left_s = gl.allocate_shared_memory(gl.float32, [4, NUM_LEFT, K // 4], swizzled, split_tokens(probes))
         coupled_s.store(split_tokens(undecayed))
     if HISTORY:
-        history_left_s = left_s
-        if CAUSAL_BLOCKS:
+        history_right_s = (
+            right_s.slice(TP, TP, dim=1) if JOINT else gl.allocate_shared_memory(gl.float32, [4, TP, K // 4], swizzled)
+        )
+        history_right_s.store(split_tokens(history_key))
+        if not JOINT:
             history_left_s = gl.allocate_shared_memory(
                 gl.float32, [4, 2 * TP, K // 4], swizzled, split_tokens(below(key_probe, query_probe))
             )
-        history_right_s = gl.allocate_shared_memory(gl.float32, [4, TH, K // 4], swizzled, split_tokens(history_key))
 
     flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     flat2: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
@@ -359,6 +362,8 @@ def _verify_wgmma_kernel(
     if R > 0 or HALVED:  # those of the first eight tokens first
         probe_scale = gl.reshape(gl.permute(gl.reshape(probe_scale, [2, 2, 8]), (1, 0, 2)), [2 * TN])
     probe_scale_s.store(probe_scale)
+    if HISTORY:
+        history_scale_s = history_scale(history)
     if PREFETCH and not STAGED:
         prefetch(state_ptr, slot * stride_state_slot, pid_h * V + pid_v * BV, AHEAD * 64, BV, K)
 
@@ -377,7 +382,7 @@ def _verify_wgmma_kernel(
     as_fragments: gl.constexpr = gl.DotOperandLayout(0, coupled, K_WIDTH)
     sums = ()
     for i in gl.static_range(NUM_LEFT // TILE):
-        met_s = coupled_s.slice(0, 8, dim=1) if HALVED and i == 0 else coupled_s
+        met_s = right_s if JOINT else coupled_s.slice(0, 8, dim=1) if HALVED and i == 0 else coupled_s
         if FEW:
             if SHARED_PROBES:
                 left = left_fragments(split_tokens(probes_s.load(as_left)), coupled, True)
@@ -397,9 +402,6 @@ def _verify_wgmma_kernel(
         sums_s = gl.allocate_shared_memory(gl.float32, [4, NUM_LEFT, NUM_RIGHT], flat3)
     for i in gl.static_range(NUM_LEFT // TILE):
         sums_s.slice(i * TILE, TILE, dim=1).slice(0, sums[i].shape[2], dim=2).store(sums[i])
-    if HISTORY:
-        history_couplings_s = history_couplings(history, history_left_s, history_right_s, coupled)
-    fence_async_shared()  # of the probes; it may wait for loads, so not before the couplings
     if R > 0:
         tail_sums_s = gl.allocate_shared_memory(gl.float32, [4, TN, 8], flat3)
         tail_sums_s.store(tail_coupling_sums(right_s, tail_right_s, coupled))
@@ -408,6 +410,16 @@ def _verify_wgmma_kernel(
         left_lead, left_rest = tf32_parts(left)
         far_sums = coupling_sums(left_lead, left_rest, far_right_s, coupled, IN_ORDER)
         far_sums_s = gl.allocate_shared_memory(gl.float32, [4, 2 * TP, TP], flat3, far_sums)
+    if HISTORY:
+        if JOINT:
+            history_sums_s = sums_s.slice(TP, TP, dim=2)
+        else:
+            left = left_fragments(history_left_s.load(as_fragments), coupled, IN_ORDER)
+            left_lead, left_rest = tf32_parts(left)
+            history_sums = coupling_sums(left_lead, left_rest, history_right_s, coupled, IN_ORDER)
+            history_sums_s = gl.allocate_shared_memory(gl.float32, [4, 2 * TP, TP], flat3, history_sums)
+        history_couplings_s = history_couplings(history_sums_s, history_scale_s)
+    fence_async_shared()  # of the probes; it may wait for loads, so not before the couplings
     quarters: gl.constexpr = gl.BlockedLayout(
         [4, 1, 2 if TP == 16 else 1], [1, 8 if FEW else 4, 4 if FEW else 8], [1, 4, 1], [2, 1, 0]
     )
@@ -426,7 +438,7 @@ def _verify_wgmma_kernel(
         small = gl.sum(rests.slice(0, 4, dim=2).load(quarters), 0) + gl.sum(leads.slice(4, 4, dim=2).load(quarters), 0)
         couplings = gl.sum(leads.slice(0, 4, dim=2).load(quarters), 0) + small
     else:
-        couplings = gl.sum(sums_s.load(quarters), 0)
+        couplings = gl.sum(sums_s.slice(0, TP, dim=2).load(quarters), 0)
     couplings *= probe_scale_s.slice(0, 2 * TP).load(gl.SliceLayout(1, pairs))[:, None]
     couplings *= key_scale_s.slice(0, TP).load(gl.SliceLayout(0, pairs))[None, :]
     couplings_s = gl.allocate_shared_memory(gl.float32, [2 * TP, TP], flat2)

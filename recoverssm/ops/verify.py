@@ -16,7 +16,7 @@ from recoverssm.kernels import gluon_kernel
 from recoverssm.kernels.verify import _verify_kernel
 from recoverssm.launch import Form, Problem, can_launch, device_arch, rows_aligned, tiled_launch
 from recoverssm.triton_compat import KernelLaunch
-from recoverssm.types import GateParams, RecordRows, Records
+from recoverssm.types import HISTORY_LEN, GateParams, RecordRows, Records
 
 STRONGEST_BOUND = -5.0
 """Over 16 tokens this leaves e^-80, whose inverse fp32 still holds."""
@@ -51,16 +51,22 @@ FORMS = {
 }
 """None looks at the number of rows: the bits of a row must not depend on it."""
 
+
+def _is_short(problem: Problem) -> bool:
+    """Whether window and history fit the eight columns of a product each; with sixteen a commit is quicker."""
+    return problem.spec_query_len <= HISTORY_LEN
+
+
 HISTORY_FORMS = {
-    "wgmma": FORMS["wgmma"],
-    "wgmma_blocks": FORMS["wgmma_blocks"],
+    "wgmma": FORMS["wgmma"]._replace(fits=lambda problem: FORMS["wgmma"].fits(problem) and _is_short(problem)),
+    "wgmma_blocks": FORMS["wgmma_blocks"]._replace(fits=lambda problem: _fits_wgmma(problem) and _is_short(problem)),
     "recurrence": Form(_verify_kernel, lambda problem: not _fits_mma(problem)),
 }
 """Those that take history. Where others verify, what waits is committed before, by launches of their own."""
 
 
 def can_take_history(state: Tensor, records: Records, lower_bound: float | None) -> bool:
-    """Whether verify of a layer can do with a state that lacks tokens; ``CommitContext.takes_history`` says where it pays.
+    """Whether verify of a layer can do with states that lack tokens; ``CommitContext`` says in which batches it pays.
 
     Args:
         state: [P, H, V, K]. records: of the layer. lower_bound: of its gate.
@@ -122,9 +128,9 @@ def verify(
         ShapeError, DtypeError, StrideError, DeviceError: before any launch.
         ArgumentError: with ``debug``, a slot outside the pool or of two rows, rows of tokens that are not there, an
             entry outside the records or of two rows, or more history than an entry has room for.
-        ConfigError: record_rows beside records by slot, or with history where records have no room for any; k or raw_gate beside key_gate_recorded, or missing without it;
-            enable_pdl where it cannot be:
-            another card than sm_90, or a layer that sm_90's form is not for.
+        ConfigError: record_rows beside records by slot, or with history where records have no room for any; k or
+            raw_gate beside key_gate_recorded, or missing without it; enable_pdl where it cannot be: another card than
+            sm_90, or a layer that sm_90's form is not for.
     Source: docs/algorithm.md section 2; vLLM PR 51855.
     """
     if debug and not is_compiling():
