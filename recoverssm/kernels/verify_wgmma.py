@@ -122,7 +122,6 @@ def _verify_wgmma_kernel(
     record = row
     if HAS_RECORD_ROWS:
         record = gl.load(record_rows_ptr + row).to(gl.int64)
-    history_len = 0
     if HISTORY:
         history_len = gl.minimum(gl.maximum(gl.load(history_lens_ptr + row), 0), C - T)
     first_token = gl.load(query_start_loc_ptr + row)
@@ -146,10 +145,10 @@ def _verify_wgmma_kernel(
     offs_r = gl.arange(0, 64, gl.SliceLayout(1, loaded))[:, None]
     offs_c = gl.arange(0, KK, gl.SliceLayout(0, loaded))[None, :]
     state_ptrs = state_ptr + slot * stride_state_slot + (pid_h * V + pid_v * BV) * K + offs_r * K + offs_c
-    entry_ptr = key_gate_ptr + record * stride_key_gate_row + pid_h * C * 2 * K
-    correction_ptr += record * stride_correction_row + pid_h * C * V + pid_v * BV
     if HISTORY:  # asked for before the state, so as not to queue behind it
-        history = load_history(entry_ptr, correction_ptr, history_len, TP, K, V, BV)
+        entry_ptr = key_gate_ptr + record * stride_key_gate_row + pid_h * C * 2 * K
+        entry_correction_ptr = correction_ptr + record * stride_correction_row + pid_h * C * V + pid_v * BV
+        history = load_history(entry_ptr, entry_correction_ptr, history_len, TP, K, V, BV)
     chunks = ()
     if PDL or not STAGED:
         for i in gl.static_range(AHEAD * KC):
@@ -167,7 +166,10 @@ def _verify_wgmma_kernel(
     K_TOKEN: gl.constexpr = 2 * K if RECORDED else stride_k_token
     GATE_TOKEN: gl.constexpr = 2 * K if RECORDED else stride_gate_token
     q_head_ptr = q_ptr + first_token * stride_q_token + head_k
-    record_ptr = entry_ptr + history_len * (2 * K)
+    if HISTORY:
+        record_ptr = entry_ptr + history_len * (2 * K)
+    else:
+        record_ptr = key_gate_ptr + record * stride_key_gate_row + pid_h * C * 2 * K
     if RECORDED:
         k_head_ptr, gate_head_ptr = record_ptr, record_ptr + K
     else:
@@ -402,14 +404,6 @@ def _verify_wgmma_kernel(
         sums_s = gl.allocate_shared_memory(gl.float32, [4, NUM_LEFT, NUM_RIGHT], flat3)
     for i in gl.static_range(NUM_LEFT // TILE):
         sums_s.slice(i * TILE, TILE, dim=1).slice(0, sums[i].shape[2], dim=2).store(sums[i])
-    if R > 0:
-        tail_sums_s = gl.allocate_shared_memory(gl.float32, [4, TN, 8], flat3)
-        tail_sums_s.store(tail_coupling_sums(right_s, tail_right_s, coupled))
-    if CAUSAL_BLOCKS and TP == 16:
-        left = left_fragments(far_left_s.load(gl.DotOperandLayout(0, coupled, K_WIDTH)), coupled, IN_ORDER)
-        left_lead, left_rest = tf32_parts(left)
-        far_sums = coupling_sums(left_lead, left_rest, far_right_s, coupled, IN_ORDER)
-        far_sums_s = gl.allocate_shared_memory(gl.float32, [4, 2 * TP, TP], flat3, far_sums)
     if HISTORY:
         if JOINT:
             history_sums_s = sums_s.slice(TP, TP, dim=2)
@@ -420,6 +414,14 @@ def _verify_wgmma_kernel(
             history_sums_s = gl.allocate_shared_memory(gl.float32, [4, 2 * TP, TP], flat3, history_sums)
         history_couplings_s = history_couplings(history_sums_s, history_scale_s)
     fence_async_shared()  # of the probes; it may wait for loads, so not before the couplings
+    if R > 0:
+        tail_sums_s = gl.allocate_shared_memory(gl.float32, [4, TN, 8], flat3)
+        tail_sums_s.store(tail_coupling_sums(right_s, tail_right_s, coupled))
+    if CAUSAL_BLOCKS and TP == 16:
+        left = left_fragments(far_left_s.load(gl.DotOperandLayout(0, coupled, K_WIDTH)), coupled, IN_ORDER)
+        left_lead, left_rest = tf32_parts(left)
+        far_sums = coupling_sums(left_lead, left_rest, far_right_s, coupled, IN_ORDER)
+        far_sums_s = gl.allocate_shared_memory(gl.float32, [4, 2 * TP, TP], flat3, far_sums)
     quarters: gl.constexpr = gl.BlockedLayout(
         [4, 1, 2 if TP == 16 else 1], [1, 8 if FEW else 4, 4 if FEW else 8], [1, 4, 1], [2, 1, 0]
     )
@@ -438,7 +440,8 @@ def _verify_wgmma_kernel(
         small = gl.sum(rests.slice(0, 4, dim=2).load(quarters), 0) + gl.sum(leads.slice(4, 4, dim=2).load(quarters), 0)
         couplings = gl.sum(leads.slice(0, 4, dim=2).load(quarters), 0) + small
     else:
-        couplings = gl.sum(sums_s.slice(0, TP, dim=2).load(quarters), 0)
+        window_sums_s = sums_s.slice(0, TP, dim=2) if JOINT else sums_s
+        couplings = gl.sum(window_sums_s.load(quarters), 0)
     couplings *= probe_scale_s.slice(0, 2 * TP).load(gl.SliceLayout(1, pairs))[:, None]
     couplings *= key_scale_s.slice(0, TP).load(gl.SliceLayout(0, pairs))[None, :]
     couplings_s = gl.allocate_shared_memory(gl.float32, [2 * TP, TP], flat2)
@@ -476,6 +479,10 @@ def _verify_wgmma_kernel(
         products_s = gl.allocate_shared_memory(gl.float32, [BV, 2 * TP], narrow_swizzle)
         for i in gl.static_range(NUM_SLICES):
             products_s.slice(i * 64, 64).store(kept[i])
+    if HISTORY:
+        correction_ptrs = entry_correction_ptr + history_len * V + offs_v
+    else:
+        correction_ptrs = correction_ptr + record * stride_correction_row + pid_h * C * V + pid_v * BV + offs_v
     solve(
         products_s,
         couplings_s,
@@ -483,7 +490,7 @@ def _verify_wgmma_kernel(
         tail_couplings_s,
         scales_s,
         value,
-        correction_ptr + history_len * V + offs_v,
+        correction_ptrs,
         out_ptrs,
         stride_out_token,
         query_len,
