@@ -103,6 +103,18 @@ def check_spec_query_len(name: str, length: int) -> None:
         raise ShapeError(f"{name}: expected 1 to {MAX_SPEC_QUERY_LEN} tokens (1 + draft tokens), got {length}")
 
 
+def check_history_len(name: str, length: int) -> None:
+    """Raises ShapeError unless 0 <= length <= 16."""
+    if not 0 <= length <= MAX_SPEC_QUERY_LEN:
+        raise ShapeError(f"{name}: expected 0 to {MAX_SPEC_QUERY_LEN} tokens that may wait, got {length}")
+
+
+def check_record_len(name: str, length: int) -> None:
+    """Raises ShapeError unless 1 <= length <= 32: a window, and before it as many tokens that wait."""
+    if not 1 <= length <= 2 * MAX_SPEC_QUERY_LEN:
+        raise ShapeError(f"{name}: expected 1 to {2 * MAX_SPEC_QUERY_LEN} token positions, got {length}")
+
+
 def check_layer(tensors: Sequence[TensorMeta], state_name: str) -> tuple[int, int, int]:
     """Check what every verify of a layer reads, whatever it writes, and return H, K and V.
 
@@ -228,8 +240,7 @@ def check_records(
     check_tensor("records.correction", correction, "R H C V", (None, num_heads, None, value_dim), FLOAT32, device)
     held, _, num_positions, _ = correction.shape
     spec_query_len = num_positions - history_len
-    if history_len > MAX_SPEC_QUERY_LEN:
-        raise ShapeError(f"records.history_len: expected at most {MAX_SPEC_QUERY_LEN}, got {history_len}")
+    check_history_len("records.history_len", history_len)
     check_spec_query_len("records.correction: T" + (" = C - history_len" if history_len else ""), spec_query_len)
     expected = (held, num_heads, num_positions, 2 * key_dim)
     check_tensor("records.key_gate", key_gate, "R H C 2K", expected, (activation_dtype,), device)

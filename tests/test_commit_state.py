@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from recoverssm import CommitPlan, LayerTable, Records, commit_state, reference
+from recoverssm import CommitPlan, LayerTable, Records, ShapeError, commit_state, reference
 from tests.windows import (
     FP32_TOL,
     FULL,
@@ -164,6 +164,13 @@ def test_rows_of_length_zero_are_left_alone_whatever_slots_they_name(device):
     run_commit(window, window.plan([0, 0, 0], final_slots=[2, 4, 5]))
 
     assert torch.equal(storage_bits(window.checkpoint_states[0]), before)
+
+
+def test_records_of_more_positions_than_two_of_the_longest_windows_are_refused(device):
+    window = Window(replace(FULL, spec_query_len=33), device)
+
+    with pytest.raises(ShapeError, match="corrections: C: expected 1 to 32 token positions, got 33"):
+        run_commit(window, window.plan([1, 1, 1]))
 
 
 def test_commit_lens_beyond_the_window_stop_at_the_window(device):

@@ -124,15 +124,15 @@ def check(window, plan, monkeypatch):
 
 DTYPES = list(STATE_DTYPES.values())
 BOUNDS = (None, -5.0, None)
-WINDOWS = [(T, dtype, BOUNDS[i + T % 2]) for T in range(1, 17) for i, dtype in enumerate(DTYPES)]
-ON_CARD = [pytest.param("cuda", *window, marks=pytest.mark.gpu) for window in WINDOWS if window[0] in {1, 5, 16}]
+WINDOWS = [(T, dtype, BOUNDS[i + T % 2]) for T in (*range(1, 17), 18, 32) for i, dtype in enumerate(DTYPES)]
+ON_CARD = [pytest.param("cuda", *window, marks=pytest.mark.gpu) for window in WINDOWS if window[0] in {1, 5, 16, 32}]
 
 
 @pytest.mark.parametrize(
     ("device", "spec_query_len", "state_dtype", "lower_bound"),
     [("cpu", *window) for window in WINDOWS] + ON_CARD,
 )
-def test_every_window_length_matches_reference(device, spec_query_len, state_dtype, lower_bound, monkeypatch):
+def test_every_number_of_positions_matches_reference(device, spec_query_len, state_dtype, lower_bound, monkeypatch):
     lens = (spec_query_len, (spec_query_len + 1) // 2, 1)
     case = WindowCase(lens, (3, 1, 2), spec_query_len, **SIZES, state_dtype=state_dtype, lower_bound=lower_bound)
     window = make_window(case, device)

@@ -20,8 +20,8 @@ from recoverssm.checks import (
     check_no_overlap,
     check_num_records,
     check_plan,
+    check_record_len,
     check_row_vector,
-    check_spec_query_len,
     check_tensor,
 )
 from recoverssm.dispatch import Prepared, TensorMeta, describe
@@ -60,12 +60,13 @@ def commit_state(
 
     Args:
         checkpoint_states: per layer [P, H, V, K] fp32 or bf16.
-        corrections: per layer [R, H, T, V] fp32; key_gates: per layer [R, H, T, 2K].
-        plan: from ``commit_plan`` of the same step.
+        corrections: per layer [R, H, C, V] fp32; key_gates: per layer [R, H, C, 2K]; C token positions of an entry.
+        plan: from ``commit_plan`` of the same step, or lengths of ``defer_plan``: tokens from the start of the entry.
         gate: A_log [L, H], dt_bias [L, H, K] fp32; the values that verify used.
         by_slot: as in ``Records``: the records of a row are those of its source slot, not those of the row.
         record_rows: [N] int32, the entry with the records of each row; None, unless ``by_slot``: that of the row.
-        boundaries: from the same ``align_plan`` as ``plan``, J of them a row; None: final states alone.
+        boundaries: from the same ``align_plan``, or with lengths of the same ``defer_plan``, as ``plan``, J of them a
+            row; None: final states alone.
     Raises:
         ShapeError, DtypeError, StrideError, DeviceError: before any launch.
     Source: docs/algorithm.md sections 3 and 8; forward order as in vLLM PR 52993.
@@ -118,11 +119,11 @@ def _commit_state(
     num_slots, num_heads, value_dim, key_dim = state.shape
     check_head_dim("checkpoint_states: V", value_dim)
     check_head_dim("checkpoint_states: K", key_dim)
-    check_tensor("corrections", correction, "R H T V", (None, num_heads, None, value_dim), FLOAT32, device)
-    num_records, _, spec_query_len, _ = correction.shape
-    check_spec_query_len("corrections: T", spec_query_len)
-    expected = (num_records, num_heads, spec_query_len, 2 * key_dim)
-    check_tensor("key_gates", key_gate, "R H T 2K", expected, ACTIVATION_DTYPES, device)
+    check_tensor("corrections", correction, "R H C V", (None, num_heads, None, value_dim), FLOAT32, device)
+    num_records, _, record_len, _ = correction.shape
+    check_record_len("corrections: C", record_len)
+    expected = (num_records, num_heads, record_len, 2 * key_dim)
+    check_tensor("key_gates", key_gate, "R H C 2K", expected, ACTIVATION_DTYPES, device)
     num_layers, num_correction_layers, num_key_gate_layers = layer_counts
     check_layers("corrections", num_correction_layers, correction_addresses, num_layers, device)
     check_layers("key_gates", num_key_gate_layers, key_gate_addresses, num_layers, device)
@@ -138,7 +139,7 @@ def _commit_state(
     num_boundaries = check_boundaries("boundaries", boundaries, num_rows, device) if boundaries else 0
     if num_rows == 0:
         return None
-    sizes = (num_rows, spec_query_len, lower_bound)
+    sizes = (num_rows, record_len, lower_bound)
     return tiled_launch(
         "commit_boundaries" if num_boundaries else "commit_state",
         FORMS,
