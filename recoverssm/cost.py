@@ -97,6 +97,11 @@ class LayerSizes:
         """One accepted token folded forwards: decay VK, rank-1 update 2VK (the read of the state is in u)."""
         return 3 * self.num_heads * self.value_dim * self.key_dim
 
+    @property
+    def coupling_flops(self) -> int:
+        """One recorded token and one token of a window: two products of K channels, two sums of V."""
+        return 4 * self.num_heads * (self.key_dim + self.value_dim)
+
 
 def verify(sizes: LayerSizes, *, num_rows: int, num_tokens: int) -> Cost:
     """One layer: read each checkpoint and token once; write outputs and records, no state."""
@@ -107,15 +112,22 @@ def verify(sizes: LayerSizes, *, num_rows: int, num_tokens: int) -> Cost:
     )
 
 
-def verify_folding(sizes: LayerSizes, waiting_lens: Sequence[int], *, num_rows: int, num_tokens: int) -> Cost:
-    """One layer with deferred commits: what ``verify`` moves, waiting records in, and the states that have some out."""
-    num_waiting_rows, num_waiting_tokens = _live(waiting_lens)
-    fold = Cost(
-        read_bytes=num_waiting_tokens * sizes.record_bytes,
-        write_bytes=num_waiting_rows * sizes.state_bytes,
-        flops=num_waiting_tokens * sizes.fold_flops,
+def verify_history(sizes: LayerSizes, history_lens: Sequence[int], query_lens: Sequence[int]) -> Cost:
+    """One layer with deferred commits: what ``verify`` moves, and in come the records of the tokens that wait.
+
+    The state is neither decayed nor written for them: each is coupled with each token of its row's window, with key and
+    query 2K each, and its correction goes into value and output, 2V each.
+
+    Args:
+        history_lens: tokens that wait, by live row. query_lens: tokens of its window, likewise.
+    """
+    num_pairs = sum(h * q for h, q in zip(history_lens, query_lens, strict=True))
+    history = Cost(
+        read_bytes=sum(history_lens) * sizes.record_bytes,
+        write_bytes=0,
+        flops=num_pairs * sizes.coupling_flops,
     )
-    return verify(sizes, num_rows=num_rows, num_tokens=num_tokens) + fold
+    return verify(sizes, num_rows=len(query_lens), num_tokens=sum(query_lens)) + history
 
 
 def full_state_verify(sizes: LayerSizes, *, num_rows: int, num_tokens: int) -> Cost:
@@ -201,11 +213,18 @@ def commit(
     return plan + per_layer.times(num_layers)
 
 
-def commit_deferred(sizes: LayerSizes, commit_lens: Sequence[int], *, num_layers: int) -> Cost:
-    """One step with deferred commits where everybody waits: the plan, who waits, and conv of all layers."""
-    num_rows = len(commit_lens)  # the plan and entries in, lengths of both kinds out
-    waits = Cost(read_bytes=4 * num_rows * INDEX_ITEMSIZE, write_bytes=2 * num_rows * INDEX_ITEMSIZE, flops=0)
-    return commit_plan(num_rows=num_rows) + waits + compact_conv(sizes, commit_lens).times(num_layers)
+def commit_deferred(
+    sizes: LayerSizes, commit_lens: Sequence[int], lens_now: Sequence[int] = (), *, num_layers: int
+) -> Cost:
+    """One step with deferred commits: the plan, who waits, the states of those who do not, and conv of all layers.
+
+    Args:
+        lens_now: tokens that each row commits now, those that waited among them; empty where everybody waits.
+    """
+    num_rows = len(commit_lens)  # the plan, entries and what waits in, lengths of both kinds out
+    waits = Cost(read_bytes=5 * num_rows * INDEX_ITEMSIZE, write_bytes=2 * num_rows * INDEX_ITEMSIZE, flops=0)
+    per_layer = commit_state(sizes, lens_now) + compact_conv(sizes, commit_lens)
+    return commit_plan(num_rows=num_rows) + waits + per_layer.times(num_layers)
 
 
 def step(sizes: LayerSizes, commit_lens: Sequence[int], *, num_rows: int, num_tokens: int, num_layers: int) -> Cost:

@@ -148,18 +148,26 @@ def test_a_step_is_the_sum_of_its_parts():
     assert whole == parts
 
 
-def test_a_step_of_deferred_commits_writes_a_state_and_reads_none_twice():
-    sizes, rows = cost.LayerSizes(num_heads=3, state_itemsize=2), {"num_rows": 3, "num_tokens": 11}
-    lens = [0, 1, 4]
+def test_a_verify_that_takes_history_reads_its_records_and_writes_no_state():
+    sizes = cost.LayerSizes(num_heads=3, key_dim=64, value_dim=32, state_itemsize=2)
 
-    folding = cost.verify_folding(sizes, lens, **rows)
+    behind = cost.verify_history(sizes, [0, 1, 4], [2, 8, 1])
 
-    apart = cost.verify(sizes, **rows) + cost.commit_state(sizes, lens)
-    assert apart.read_bytes - folding.read_bytes == 2 * sizes.state_bytes  # of the two rows with anything to commit
-    assert (folding.write_bytes, folding.flops) == (apart.write_bytes, apart.flops)
-    commit = cost.commit_deferred(sizes, lens, num_layers=5)
-    plans = cost.commit_plan(num_rows=3).total_bytes + 6 * 3 * 4
-    assert commit.total_bytes == plans + cost.compact_conv(sizes, lens).times(5).total_bytes
+    plain = cost.verify(sizes, num_rows=3, num_tokens=11)
+    assert behind.read_bytes - plain.read_bytes == 5 * sizes.record_bytes
+    assert behind.write_bytes == plain.write_bytes
+    assert behind.flops - plain.flops == (1 * 8 + 4 * 1) * 3 * (2 * 2 * 64 + 2 * 2 * 32)
+    assert cost.verify_history(sizes, [0, 0, 0], [2, 8, 1]) == plain
+
+
+def test_a_deferred_commit_costs_the_states_of_those_who_do_not_wait():
+    sizes, lens = cost.LayerSizes(num_heads=3, state_itemsize=2), [0, 1, 4]
+
+    waiting, some = (cost.commit_deferred(sizes, lens, now, num_layers=5) for now in ((), [0, 7, 0]))
+
+    plans = cost.commit_plan(num_rows=3).total_bytes + 7 * 3 * 4
+    assert waiting.total_bytes == plans + cost.compact_conv(sizes, lens).times(5).total_bytes
+    assert some == waiting + cost.commit_state(sizes, [7]).times(5)
 
 
 def test_ragged_rows_cost_what_their_tokens_cost():
