@@ -22,7 +22,7 @@ Scheme = Literal["full_state", "recoverssm"]
 Placement = Literal["page", "scratch"]
 CacheMode = Literal["align", "none"]
 CommitMode = Literal["every_step", "deferred"]
-"""When accepted tokens go into the states: at the end of their step, or in the request's next verify."""
+"""When accepted tokens go into the states: at the end of their step, or once the next window would not fit."""
 
 GIB = 1 << 30
 CORRECTION_DTYPE = torch.float32
@@ -109,7 +109,7 @@ def state_bytes(
         num_requests: n. It is R, and the slots in use; slot 0, the null slot, is not among them.
         num_unowned_slots: slots that belong to no request, added to every P: 1 for a pool whose slot 0 exists in
             memory, 0 (the default) for the bytes of the requests alone. Records go by row, so none are added there.
-        commit: "deferred" keeps records of two windows a request: what waits, and what the next verify writes.
+        commit: "deferred" keeps records of 2T tokens a request, C in place of T: what waits, and the next window.
     """
     _check_choice("scheme", scheme, Scheme)
     for name, value in (
@@ -120,14 +120,14 @@ def state_bytes(
         check_count(name, value, least=0)
     per_layer = layer_bytes(shape, state_dtype=state_dtype, activation_dtype=activation_dtype)
     states_per_request = shape.spec_query_len if scheme == "full_state" else 1
-    num_record_rows = num_requests * _records_per_request(commit) if scheme == "recoverssm" else 0
+    num_windows = num_requests * _windows_per_entry(commit) if scheme == "recoverssm" else 0
     return StateBytes(
         recurrent_state=num_layers
         * (num_requests * states_per_request + num_unowned_slots)
         * per_layer.recurrent_state,
         conv_state=num_layers * (num_requests + num_unowned_slots) * per_layer.conv_state,
-        correction=num_layers * num_record_rows * per_layer.correction,
-        key_gate=num_layers * num_record_rows * per_layer.key_gate,
+        correction=num_layers * num_windows * per_layer.correction,
+        key_gate=num_layers * num_windows * per_layer.key_gate,
     )
 
 
@@ -162,7 +162,7 @@ class CapacityPlan:
     """What a budget holds under both schemes; gains in percent of full state.
 
     Attributes:
-        scratch_bytes: records outside pages, max_num_seqs rows over all KDA layers, twice as many with deferred
+        scratch_bytes: records outside pages, max_num_seqs rows over all KDA layers, each twice as long with deferred
             commits; 0 when pages hold them.
         capacity_gain_pct: block counts not floored, scratch not charged: the published definition.
         whole_block_gain_pct: the same with whole blocks.
@@ -200,7 +200,7 @@ def plan_capacity(
         budget_bytes: cache memory of one rank, KDA and attention together.
         placement: records in every KDA page, or in scratch sized by ``max_num_seqs`` rows.
         cache_mode: "align" keeps states at block boundaries for prefix caching; "none" keeps only the running ones.
-        commit: "deferred" keeps records of two windows a row, in scratch alone.
+        commit: "deferred" keeps records of 2T tokens a row, in scratch alone.
         attention_itemsize: bytes of one attention cache element, 1 for FP8.
         block_tokens: of an attention block under both schemes; 0 for as many as each needs.
         page_bytes: of every page under both schemes, padding included; 0 for as many as each needs.
@@ -218,11 +218,11 @@ def plan_capacity(
         check_count(name, count, least=0)
     shape = model.layer_shape(tensor_parallel=tensor_parallel, draft_tokens=draft_tokens)
     pieces = layer_bytes(shape, state_dtype=state_dtype, activation_dtype=activation_dtype)
-    num_rows = max_num_seqs * _records_per_request(commit)
-    scratch_bytes = num_rows * model.num_kda_layers * pieces.records if placement == "scratch" else 0
+    num_windows = max_num_seqs * _windows_per_entry(commit)
+    scratch_bytes = num_windows * model.num_kda_layers * pieces.records if placement == "scratch" else 0
     if scratch_bytes >= budget_bytes:
         raise ConfigError(
-            f"max_num_seqs: records of {num_rows} rows need {scratch_bytes} bytes of scratch, the whole budget of "
+            f"max_num_seqs: records of {max_num_seqs} rows need {scratch_bytes} bytes of scratch, the whole budget of "
             f"{budget_bytes}; lower max_num_seqs or raise the budget"
         )
 
@@ -256,12 +256,12 @@ def check_records_placed(placement: Placement, commit: CommitMode) -> None:
     if commit == "deferred" and placement == "page":
         raise ConfigError(
             "commit: expected 'every_step' with placement 'page', got 'deferred'; the next window would write over the "
-            "records that wait, as a page holds those of one window: take placement 'scratch'"
+            "records that wait, as a page has room for those of one window: take placement 'scratch'"
         )
 
 
-def _records_per_request(commit: CommitMode) -> int:
-    """Windows whose records a request keeps: the last one, and with deferred commits what waits beside it."""
+def _windows_per_entry(commit: CommitMode) -> int:
+    """Windows that fit into an entry of the records: the next one, and with deferred commits what waits before it."""
     _check_choice("commit", commit, CommitMode)
     return 2 if commit == "deferred" else 1
 
