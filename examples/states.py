@@ -133,15 +133,16 @@ class States(ABC):
 
 
 class RecoverSSMStates(States):
-    """One state per slot, moved on in all layers by commit, or by the next verify where commits are deferred."""
+    """One state per slot, moved on in all layers by commit; where commits are deferred, not by every one."""
 
     def __init__(self, model: ToyModel, config: RecoverSSMConfig, num_slots: int) -> None:
         super().__init__(model, config, num_slots)
-        rows, H, T = config.num_record_rows, config.num_heads, config.spec_query_len
+        rows, H, C = config.num_record_rows, config.num_heads, config.spec_query_len + config.history_len
         self.records = [
             Records(
-                correction=torch.zeros(rows, H, T, config.value_dim, device=self.device),
-                key_gate=torch.zeros(rows, H, T, 2 * config.key_dim, device=self.device),
+                correction=torch.zeros(rows, H, C, config.value_dim, device=self.device),
+                key_gate=torch.zeros(rows, H, C, 2 * config.key_dim, device=self.device),
+                history_len=config.history_len,
             )
             for _ in self.pools
         ]

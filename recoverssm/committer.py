@@ -1,6 +1,7 @@
 """CommitContext: everything one commit over all layers needs, set up once."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -13,14 +14,33 @@ from recoverssm.errors import ArgumentError, ShapeError
 from recoverssm.faults import check_counts, check_rows, check_written
 from recoverssm.ops import align_plan, commit_plan, commit_state, compact_conv, defer_plan
 from recoverssm.ops.verify import can_take_history
-from recoverssm.types import AlignInputs, AlignPlan, Boundaries, CommitPlan, GateParams, LayerTable, Records
+from recoverssm.types import (
+    AlignInputs,
+    AlignPlan,
+    Boundaries,
+    CommitPlan,
+    GateParams,
+    LayerTable,
+    RecordRows,
+    Records,
+)
 
-MIN_FOLDING_HEADS = 96
-"""Request-heads, rows of the padded batch x heads, from which a verify folds. With fewer a commit before it is quicker.
-
-On an H200 a step of 12 and of 96 request-heads took 387 and 562 us folding, 318 and 634 with a commit of its own; no
-size between them is measured (docs/decisions/0031). Rows of the launch table change at 96 as well.
+MIN_HISTORY_HEADS = 96
+"""Request-heads, rows of the padded batch x heads, from which a verify takes what waits as history. With fewer it is
+committed before. The number is that of verifies that folded (docs/decisions/0031); for these it is yet to be measured.
 """
+
+
+@dataclass(frozen=True, slots=True)
+class _Plans:
+    """The plan of a step of so many rows, and with deferred commits the part of it that is committed now.
+
+    Views, kept as making them costs as much as a launch. Both have the same slots.
+    """
+
+    step: AlignPlan
+    now: CommitPlan
+    boundaries_now: Boundaries
 
 
 class CommitContext:
@@ -32,7 +52,7 @@ class CommitContext:
 
     Args:
         checkpoint_states: per layer [P, H, V, K] fp32 or bf16.
-        records: per layer, as ``verify`` writes them.
+        records: per layer, as ``verify`` writes them; T is what ``history_len`` leaves of an entry.
         conv_states: per layer [P, conv_state_len, 3HD], all strides free as in ``compact_conv``; empty when the engine
             compacts elsewhere.
         gate: stacked over layers, A_log [L, H], dt_bias [L, H, K] fp32.
@@ -74,7 +94,9 @@ class CommitContext:
         device = checkpoint_states[0].device
         # A plan of no rows launches nothing, but is checked: no later commit fails between its launches.
         self._commit_layers(CommitPlan(*torch.zeros((3, 0), dtype=torch.int32, device=device).unbind()))
-        num_records, _, self._spec_query_len, _ = records[0].correction.shape
+        num_records, _, record_len, _ = records[0].correction.shape
+        self._history_len = records[0].history_len
+        self._spec_query_len = record_len - self._history_len
         if max_num_rows < 1 or (max_num_rows > num_records and not self._by_slot):
             raise ShapeError(f"max_num_rows: expected 1 to {num_records}, the rows of records, got {max_num_rows}")
         if conv_states:
@@ -91,14 +113,15 @@ class CommitContext:
         self._buffer = AlignPlan.zeros(
             max_num_rows, spec_query_len=window, block_size=window if block_size is None else block_size, device=device
         )
-        self._plans: dict[int, AlignPlan] = {}
-        self._can_take_history = all(
-            map(partial(can_take_history, lower_bound=gate.lower_bound), checkpoint_states, records)
-        )
-        self._full_windows = torch.arange(max_num_rows + 1, dtype=torch.int32, device=device) * window
-        self._lens_now, *waiting = (torch.zeros(max_num_rows, dtype=torch.int32, device=device) for _ in range(7))
-        # A step's verifies may still have to read the first when what waits for others is committed.
-        self._folded, self._flushed = CommitPlan(*waiting[:3]), CommitPlan(*waiting[3:])
+        self._lens_now = torch.zeros_like(self._buffer.commit.commit_lens)
+        self._boundary_lens_now = torch.zeros_like(self._buffer.boundaries.lens)
+        self._plans: dict[int, _Plans] = {}
+        takes_history = partial(can_take_history, lower_bound=gate.lower_bound)
+        self._can_take_history = all(map(takes_history, checkpoint_states, records))
+        self._full_entries = torch.arange(max_num_rows + 1, dtype=torch.int32, device=device) * self._history_len
+        waiting = [torch.zeros(max_num_rows, dtype=torch.int32, device=device) for _ in range(6)]
+        # A step's verifies and its commit may still have to read the first when what waits for others is committed.
+        self._history, self._flushed = CommitPlan(*waiting[:3]), CommitPlan(*waiting[3:])
 
     @property
     def device(self) -> torch.device:
@@ -110,8 +133,13 @@ class CommitContext:
         """R, the entries of records."""
         return self._corrections.element_type.shape[0]
 
-    def folds(self, num_rows: int) -> bool:
-        """Whether verify of so many rows, padding included, folds what waits; else that is committed before.
+    @property
+    def history_len(self) -> int:
+        """The most tokens of an entry that may wait."""
+        return self._history_len
+
+    def takes_history(self, num_rows: int) -> bool:
+        """Whether verify of so many rows, padding included, takes what waits as history; else it is committed before.
 
         The padded batch decides, as it does which graph runs: what a graph holds cannot change.
 
@@ -120,7 +148,7 @@ class CommitContext:
         """
         self._check_num_rows(num_rows)
         num_heads = self._states.element_type.shape[1]
-        return self._can_take_history and num_rows * num_heads >= MIN_FOLDING_HEADS
+        return self._can_take_history and num_rows * num_heads >= MIN_HISTORY_HEADS
 
     def commit(
         self,
@@ -130,7 +158,7 @@ class CommitContext:
         *,
         request_indices: Tensor | None = None,
         align: AlignInputs | None = None,
-        record_rows: Tensor | None = None,
+        record_rows: RecordRows | None = None,
         waiting_lens: Tensor | None = None,
     ) -> CommitPlan:
         """Commit the last verified window and return the plan, a view that the next commit overwrites.
@@ -139,8 +167,9 @@ class CommitContext:
         captured in a CUDA graph.
 
         Args:
-            record_rows, waiting_lens: as in ``defer_plan``, which then decides what of the states is committed now, and
-                what waits. Conv windows do not wait.
+            record_rows: with deferred commits, what the step's verifies were given. ``defer_plan`` then decides what is
+                committed now, and what waits. Conv windows do not wait.
+            waiting_lens: [R] int32, as in ``defer_plan``.
         Raises:
             ShapeError, DtypeError, StrideError, DeviceError: before any launch.
             ArgumentError: ``align`` is missing, is of no use here, or has blocks of another size; one of record_rows
@@ -152,7 +181,8 @@ class CommitContext:
             raise ArgumentError(f"align: expected block_size={self._block_size} as in this context, got {block_size}")
         if (record_rows is None) != (waiting_lens is None):
             raise ArgumentError("record_rows, waiting_lens: expected both, with deferred commits, or neither, got one")
-        plan, boundaries = self._plan_of(state_indices.numel()), None
+        plans = self._plans_of(state_indices.numel())
+        plan, boundaries = plans.step, None if align is None else plans.step.boundaries
         rows, window = (num_sampled, query_start_loc, state_indices), self._spec_query_len
         if self._debug and not is_compiling():
             check_rows(query_start_loc, state_indices, num_slots=self._num_slots)
@@ -161,17 +191,22 @@ class CommitContext:
             commit_plan(*rows, plan.commit, spec_query_len=window, request_indices=request_indices)
         else:
             align_plan(*rows, align, plan, spec_query_len=window, request_indices=request_indices)
-            boundaries = plan.boundaries
         if self._debug and not is_compiling():
             check_written(plan.commit, boundaries, num_slots=self._num_slots)
         if record_rows is None or waiting_lens is None:  # neither
             self._commit_layers(plan.commit, boundaries)
             return plan.commit
-        lens_now = self._lens_now[: state_indices.numel()]
-        defer_plan(plan.commit, record_rows, waiting_lens, lens_now, boundaries=boundaries)
-        if boundaries is not None:  # else everything waits
-            now = CommitPlan(lens_now, plan.commit.source_slots, plan.commit.final_slots)
-            self._commit_states(now, boundaries, record_rows)
+        now, boundaries_now = plans.now, None if align is None else plans.boundaries_now
+        defer_plan(
+            plan.commit,
+            record_rows,
+            waiting_lens,
+            now.commit_lens,
+            history_len=self._history_len,
+            boundary_lens=None if boundaries is None else boundaries.lens,
+            boundary_lens_now=None if boundaries_now is None else boundaries_now.lens,
+        )
+        self._commit_states(now, boundaries_now, record_rows.written)
         self._compact_convs(plan.commit, boundaries)
         return plan.commit
 
@@ -182,7 +217,7 @@ class CommitContext:
             waiting: [N] int32, entries of the records, -1 for none. state_indices: [N] int32.
             waiting_lens: [R] int32, what ``commit`` left there.
         """
-        return self._plan_waiting(self._folded, waiting, waiting_lens, state_indices).commit_lens
+        return self._plan_waiting(self._history, waiting, waiting_lens, state_indices).commit_lens
 
     def commit_waiting(self, waiting: Tensor, waiting_lens: Tensor, state_indices: Tensor) -> None:
         """Commit what waits for the states in slots ``state_indices``; arguments as in ``plan_waiting``."""
@@ -195,8 +230,8 @@ class CommitContext:
         self._check_num_rows(num_rows)
         rows = (buffer.commit_lens, buffer.source_slots, buffer.final_slots)
         plan = CommitPlan(*(row[:num_rows] for row in rows))
-        starts = self._full_windows[: num_rows + 1]
-        sizes = {"spec_query_len": self._spec_query_len}
+        starts = self._full_entries[: num_rows + 1]
+        sizes = {"spec_query_len": self._history_len}
         commit_plan(waiting_lens, starts, state_indices, plan, request_indices=waiting, **sizes)
         return plan
 
@@ -205,11 +240,16 @@ class CommitContext:
         mine, theirs = ({x.data_ptr() for x in each._corrections.tensors} for each in (self, other))
         return not self._by_slot and not mine.isdisjoint(theirs)
 
-    def _plan_of(self, num_rows: int) -> AlignPlan:
-        """The front of the plan buffer; views are kept, as making them costs as much as a launch."""
+    def _plans_of(self, num_rows: int) -> _Plans:
+        """The fronts of the plan buffers."""
         self._check_num_rows(num_rows)
         if num_rows not in self._plans:
-            self._plans[num_rows] = self._buffer.front(num_rows)
+            step = self._buffer.front(num_rows)
+            self._plans[num_rows] = _Plans(
+                step,
+                replace(step.commit, commit_lens=self._lens_now[:num_rows]),
+                replace(step.boundaries, lens=self._boundary_lens_now[:num_rows]),
+            )
         return self._plans[num_rows]
 
     def _check_num_rows(self, num_rows: int) -> None:

@@ -27,7 +27,7 @@ class RecoverSSMConfig:
         num_heads: KDA heads of the model, before tensor parallelism.
         draft_tokens: most tokens a drafter proposes per request and step, 0 to 15; T is one more. 0 works, but keeps
             records that a plain decode does not need.
-        max_num_requests: rows of the largest speculative batch; records have as many rows.
+        max_num_requests: rows of the largest speculative batch; records have as many rows for each step in flight.
         key_dim, value_dim: K and V, powers of two of at least 16. conv_width: taps of the short convolution.
         state_dtype: of checkpoint states, float32 or bfloat16.
         activation_dtype: of q, k, v, raw gate and beta, and of the key and gate record.
@@ -36,9 +36,9 @@ class RecoverSSMConfig:
         block_size: tokens of a block, 1 to 2^20; goes with "align" alone.
         placement: records in "scratch", by speculative row, or in each slot's "page" (``page_layout``).
         conv_layout: "SD", a conv slot is [conv_state_len, 3HD], or "DS", it is [3HD, conv_state_len].
-        commit: "every_step", or "deferred": accepted tokens wait in the records for the next verify of their request,
-            which reads and writes its state once; ``RecoverSSMState.flush`` for whoever else reads it. Small batches
-            commit before that verify, so that a state's last bits may depend on the batch.
+        commit: "every_step", or "deferred": accepted tokens wait in the records, where verify adds them to the state
+            that it reads, until the next window would not fit behind them; ``RecoverSSMState.flush`` for whoever else
+            reads it. Small batches commit before a verify, so that a state's last bits may depend on the batch.
         tensor_parallel, pipeline_parallel: ranks. micro_batches: parts of a batch that are verified before the first
             of them is committed, each a step. With p stages and m parts p x m steps are in flight, each with staging
             buffers, a ``CommitContext`` and, in scratch, records of its own.
@@ -119,11 +119,13 @@ class RecoverSSMConfig:
 
     @property
     def num_record_rows(self) -> int:
-        """Entries of records by row: rows of the largest batch, and as many again that wait when commits are deferred.
+        """Entries of records by row: of each lane, or of all lanes together when commits are deferred."""
+        return self.max_num_requests * (self.steps_in_flight if self.commit == "deferred" else 1)
 
-        Of each lane, or of all lanes together when commits are deferred.
-        """
-        return self.max_num_requests * (self.steps_in_flight + 1 if self.commit == "deferred" else 1)
+    @property
+    def history_len(self) -> int:
+        """Tokens that may wait in an entry of the records, before those of a window; 0 unless commits are deferred."""
+        return self.spec_query_len if self.commit == "deferred" else 0
 
     def graph_size(self, num_rows: int) -> int | None:
         """Rows of the smallest captured batch that holds ``num_rows``, None where none does."""

@@ -67,7 +67,8 @@ class RecoverSSMState:
             conv windows and records by slot may be shared. When commits are deferred, records are one pool of all.
     Raises:
         ConfigError: another number of committers than steps in flight, one of them twice, or two contexts with the
-            same records by row; with deferred commits, with others, or of fewer entries than config.num_record_rows.
+            same records by row; with deferred commits, with others, of fewer entries than config.num_record_rows, or
+            with another history_len.
     """
 
     def __init__(self, config: RecoverSSMConfig, committers: Sequence[Committer]) -> None:
@@ -107,7 +108,10 @@ class RecoverSSMState:
 
     @property
     def waiting_requests(self) -> tuple[RequestSlot, ...]:
-        """Requests whose states may lack accepted tokens, the longest waiting first; none with commits every step."""
+        """Requests in no step whose states may lack accepted tokens, the longest waiting first.
+
+        None with commits every step. States of requests in a step may lack the same tokens as before it.
+        """
         return () if self._waiting is None else self._waiting.request_slots
 
     def record_step(self, step: StepMetadata) -> RecordRows | None:
@@ -159,7 +163,8 @@ class RecoverSSMState:
 
         Rows with nothing sampled, dropped requests and padding are left bit for bit as they were. A step that
         refuses its arguments is still pending. With deferred commits plan and conv windows are as ever, and so are
-        states that reach a block's end or change their slot; the others follow in the next verify of their request.
+        states that reach a block's end, change their slot, or have as many tokens waiting as there is room for; the
+        others follow later, and verify adds what they lack.
 
         Args:
             align: in cache mode "align", tokens and blocks of the requests in the order of ``sampled``, as the step
@@ -205,7 +210,7 @@ class RecoverSSMState:
                     pending.check_blocks(sampled.num_sampled, align, indices)
             deferral = {}
             if self._waiting is not None:
-                deferral = {"record_rows": self._waiting.written_by(step), "waiting_lens": self._waiting.lens}
+                deferral = {"record_rows": self._waiting.rows_of(step), "waiting_lens": self._waiting.lens}
             plan = self._committers[step.lane].commit(
                 sampled.num_sampled,
                 step.query_start_loc,
@@ -223,7 +228,7 @@ class RecoverSSMState:
         """Leave a request out of the pending commit: it was aborted, or preempted and will be computed anew.
 
         From this call on its state slot and its request slot may be another request's. What waits for its state is
-        forgotten: whoever wants to keep that calls ``flush`` before.
+        forgotten: whoever wants to keep that calls ``flush`` before, and who writes a new state calls this.
 
         Returns:
             Whether it was in a pending step.
@@ -266,9 +271,9 @@ class RecoverSSMState:
     def discard_step(self, step: StepMetadata) -> None:
         """End a step without a commit, for example because the forward pass failed. States stay as they were.
 
-        With deferred commits they have moved on in some layers: the step's requests must be computed anew.
-        Where the forward pass got as far as the short convolution, its windows have been rolled: the step's requests
-        must then be computed anew. A step that was built but never recorded may be discarded too.
+        So does what waits for them. Where the forward pass got as far as the short convolution, its windows have been
+        rolled: the step's requests must then be computed anew, after ``drop_request`` where commits are deferred, as
+        what waits would come on top of a new state. A step that was built but never recorded may be discarded too.
 
         Raises:
             StepError: the step is committed or discarded already.
@@ -280,7 +285,7 @@ class RecoverSSMState:
         if not is_open:
             raise StepError(f"step {step.step_id} cannot be discarded: {self._end_of(step)}")
         if self._waiting is not None:
-            self._waiting.discard(step)
+            self._waiting.discard(step, () if pending is None else pending.rows)
         self._finish(step, "discarded")
 
     def check_idle(self) -> None:

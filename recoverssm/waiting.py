@@ -1,10 +1,11 @@
-"""Which accepted tokens wait in the records for the next verify of their request, and who may write which entry.
+"""Which accepted tokens wait in the records, in whose entry, and where the next window of their request is recorded.
 
-With deferred commits a step's tokens go into the state by the request's next verify. Until then its slot holds the
-state before them, and the entry of the records that has them must not be written. Entries are given out row by row,
-from one pool for all lanes: a graph is captured with the addresses of vectors that name entries, and serves any entry.
+With deferred commits a request has one entry of the records while tokens of it wait there or it is in a step. Its slot
+holds the state before these tokens; a step records its window behind them, and once another one would not fit, all are
+committed together. Entries are given out row by row, from one pool for all lanes: a graph is captured with the
+addresses of vectors that name entries, and serves any entry.
 
-The host knows which entry waits for which request, the device how many of its tokens were accepted.
+The host knows which entry is which request's, the device how many of its tokens wait.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -36,8 +37,13 @@ class Deferring(Protocol):
         """Entries of the records."""
         ...
 
-    def folds(self, num_rows: int) -> bool:
-        """Whether verify of a batch of so many rows folds what waits, as in ``CommitContext``."""
+    @property
+    def history_len(self) -> int:
+        """The most tokens of an entry that may wait."""
+        ...
+
+    def takes_history(self, num_rows: int) -> bool:
+        """Whether verify of a batch of so many rows takes what waits as history, as in ``CommitContext``."""
         ...
 
     def plan_waiting(self, waiting: Tensor, waiting_lens: Tensor, state_indices: Tensor) -> Tensor:
@@ -51,7 +57,7 @@ class Deferring(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """An entry of the records, the slot whose state lacks its tokens, and the step that they are from."""
+    """An entry of the records, the slot whose state lacks its tokens, and the last step that they may be from."""
 
     entry: int
     state_slot: StateSlot
@@ -60,21 +66,32 @@ class _Waiting:
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """What a step in flight writes: by row on the host, and on the device."""
+    """What a step in flight writes, by row on the host and on the device, and what waits there all the while."""
 
     entries: list[int]
     rows: RecordRows
+    history: dict[RequestSlot, _Waiting]
 
 
 class WaitingRecords:
-    """The pool of entries, and what waits in it. Nothing here waits for the device, but for what debug looks at."""
+    """The pool of entries, and what waits in it. Nothing here waits for the device, but for what debug looks at.
+
+    An entry that a flush, a drop or the end of a step gives back may be the next recorded step's, in whatever lane. What
+    was launched with it before must come first: verifies, commits and flushes of all lanes run in the order of these
+    calls, on one stream or by events of the engine's.
+    """
 
     def __init__(self, config: RecoverSSMConfig, committers: Sequence[Deferring]) -> None:
         held = min(committer.num_records for committer in committers)
         if held < config.num_record_rows:
             raise ConfigError(
                 f"records: expected at least config.num_record_rows={config.num_record_rows} entries, max_num_requests "
-                f"for each step in flight and as many that wait, got {held}"
+                f"for each step in flight, got {held}"
+            )
+        for history_len in {committer.history_len for committer in committers} - {config.history_len}:
+            raise ConfigError(
+                f"records: expected history_len={config.history_len} as in the config, got {history_len}; with "
+                "deferred commits an entry has room for as many tokens that wait before those of a window"
             )
         device = committers[0].device
         self._committers = committers
@@ -97,7 +114,7 @@ class WaitingRecords:
         return tuple(self._of)
 
     def begin(self, step: StepMetadata) -> RecordRows:
-        """Give entries to the rows of a step, and see that what waits for them gets into their states.
+        """Give entries to the rows of a step that have none, and say how many tokens wait in those of the others.
 
         Who is in the batch but not among the speculative rows is flushed, and so are the longest waiting where entries
         run out, which takes more requests than ``max_num_requests``.
@@ -112,52 +129,63 @@ class WaitingRecords:
         in_batch = {*step.spec_request_slots}
         flushed = [slot for slot in step.other_request_slots if slot in self._of] if not step.is_dummy else []
         idle = (slot for slot in self._of if slot not in in_batch and slot not in flushed)
-        while len(self._free) + len(flushed) < len(rows):
+        new = [slot for slot in rows if slot not in self._of]
+        while len(self._free) + len(flushed) < len(new):
             flushed.append(next(idle))
         self.flush(flushed)
 
         written, waiting = ([NO_ENTRY] * step.state_indices.numel() for _ in range(2))
-        for entry, (slot, row) in zip(self._free, rows.items(), strict=False):
-            written[row] = entry
-            if slot in self._of:
-                waiting[row] = self._of[slot].entry
+        for slot, entry in zip(new, self._free, strict=False):
+            written[rows[slot]] = entry
+        history = {slot: self._of[slot] for slot in rows if slot in self._of}
+        for slot, held in history.items():
+            written[rows[slot]] = waiting[rows[slot]] = held.entry
         given = self._rows(step, written, waiting)
-        read = [self._of.pop(slot).entry for slot in rows if slot in self._of]  # before any later verify writes
-        self._free = self._free[len(rows) :] + read
-        if not step.is_dummy:
-            self._written[step.step_id] = _Written(written, given)
+        if not step.is_dummy:  # from here on nothing fails
+            is_there = given.history_lens is not None  # else it is committed
+            self._written[step.step_id] = _Written(written, given, history if is_there else {})
+            self._of = {slot: held for slot, held in self._of.items() if slot not in history}
+            self._free = self._free[len(new) :]
         return given
 
     def _rows(self, step: StepMetadata, written: list[int], waiting: list[int]) -> RecordRows:
-        """What verify is told; where it does not fold, the commit comes before it."""
+        """What verify is told; where it takes no history, that is committed before."""
         committer, num_rows = self._committers[step.lane], len(written)
         there, before = self._staging[step.lane].fill(num_rows, written, waiting)
-        if committer.folds(num_rows):
-            return RecordRows(there, before, committer.plan_waiting(before, self._lens, step.state_indices))
+        if committer.takes_history(num_rows):
+            return RecordRows(there, committer.plan_waiting(before, self._lens, step.state_indices))
         if any(entry != NO_ENTRY for entry in waiting):
             committer.commit_waiting(before, self._lens, step.state_indices)
         return RecordRows(there)
 
-    def written_by(self, step: StepMetadata) -> Tensor:
-        """Entries of a step in flight by row, [N] int32."""
-        return self._written[step.step_id].rows.written
+    def rows_of(self, step: StepMetadata) -> RecordRows:
+        """What the verifies of a step in flight were told."""
+        return self._written[step.step_id].rows
 
     def commit(self, step: StepMetadata, rows: Mapping[RequestSlot, SpecRow]) -> None:
-        """From here on what a step has written waits for these of its requests."""
-        written = self._written.pop(step.step_id).entries
-        for slot, row in rows.items():
-            if written[row] != NO_ENTRY:
-                self._of[slot] = _Waiting(written[row], step.spec_state_slots[row], step.step_id)
-        kept = {written[row] for row in rows.values()}
-        self._free += [entry for entry in written if entry not in kept | {NO_ENTRY}]
+        """From here on what the step has made of the entries of these requests waits there; others give theirs back."""
+        entries = self._written[step.step_id].entries
+        kept = {
+            slot: _Waiting(entries[row], step.spec_state_slots[row], step.step_id)
+            for slot, row in rows.items()
+            if entries[row] != NO_ENTRY
+        }
+        self._end(step, kept)
 
-    def discard(self, step: StepMetadata) -> None:
-        """Take back what a step has written."""
+    def discard(self, step: StepMetadata, rows: Iterable[RequestSlot]) -> None:
+        """Forget what a step has written; what waited before it goes on waiting for those of its requests that live."""
         if step.step_id in self._written:
-            self._free += [entry for entry in self._written.pop(step.step_id).entries if entry != NO_ENTRY]
+            history = self._written[step.step_id].history
+            self._end(step, {slot: history[slot] for slot in rows if slot in history})
+
+    def _end(self, step: StepMetadata, kept: Mapping[RequestSlot, _Waiting]) -> None:
+        """Take back what a step has written, but for the entries that are kept. Not before: its commit reads them."""
+        self._of |= kept
+        entries = {*self._written.pop(step.step_id).entries} - {held.entry for held in kept.values()} - {NO_ENTRY}
+        self._free += sorted(entries)
 
     def drop(self, request_slot: RequestSlot) -> None:
-        """Nobody needs the state of this request any more."""
+        """Nobody needs what waits for this request any more; where a step has its entry, that keeps it to its end."""
         if request_slot in self._of:
             self._free.append(self._of.pop(request_slot).entry)
 
@@ -193,8 +221,8 @@ class WaitingRecords:
             if lens[waiting.entry] > 0:
                 what = f"request slot {reader} reads it" if reader != slot else f"it reads state slot {reads[slot]}"
                 raise StepError(
-                    f"step {step.step_id} cannot be recorded: {lens[waiting.entry]} accepted tokens of step "
-                    f"{waiting.step_id} wait for state slot {waiting.state_slot} of request slot {slot}, and now "
+                    f"step {step.step_id} cannot be recorded: {lens[waiting.entry]} accepted tokens wait after "
+                    f"step {waiting.step_id} for state slot {waiting.state_slot} of request slot {slot}, and now "
                     f"{what}; call flush([{slot}]) before the state is read or moved, or drop_request({slot}) if "
                     "nobody needs it"
                 )

@@ -1,6 +1,7 @@
 """Warm-up: compiles what a configuration will launch, before a CUDA graph is captured or a request has to wait."""
 
 from itertools import product
+from typing import Any
 
 import torch
 
@@ -38,7 +39,7 @@ def warm_up(
         return
     shape, rows, dtype = config.layer_shape, config.max_num_requests, config.activation_dtype
     entries = config.num_record_rows
-    H, T, K, V = shape.num_heads, shape.spec_query_len, shape.key_dim, shape.value_dim
+    H, C, K, V = shape.num_heads, shape.spec_query_len + config.history_len, shape.key_dim, shape.value_dim
 
     def zeros(*size: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         return torch.zeros(size, dtype=dtype, device=device)
@@ -47,8 +48,10 @@ def warm_up(
     states, convs, records = layout.views(zeros(1, layout.page_bytes, dtype=torch.uint8))
     if records is None:
         # Rows without slots record nothing, so that one entry stands for those of all rows.
-        correction, key_gate = zeros(1, H, T, V), zeros(1, H, T, 2 * K, dtype=dtype)
-        records = Records(correction.expand(entries, -1, -1, -1), key_gate.expand(entries, -1, -1, -1))
+        correction, key_gate = (
+            x.expand(entries, -1, -1, -1) for x in (zeros(1, H, C, V), zeros(1, H, C, 2 * K, dtype=dtype))
+        )
+        records = Records(correction, key_gate, history_len=config.history_len)
     A_logs, dt_bias = zeros(2, H), zeros(1, H, K)
     gate = GateParams(A_logs[:1], dt_bias, config.gate_lower_bound)
     context = CommitContext(
@@ -66,11 +69,10 @@ def warm_up(
     starts, slots, waiting_lens = (zeros(size, dtype=torch.int32) for size in (rows + 1, rows, entries))
     for num_rows in range(1, rows + 1):
         row_starts, row_slots = starts[: num_rows + 1], slots[:num_rows]
-        record_rows, deferral = None, {}
+        record_rows, deferral = None, dict[str, Any]()
         if config.commit == "deferred":
-            deferral = {"record_rows": row_slots, "waiting_lens": waiting_lens}
-            waits = (row_slots, row_slots) if context.folds(num_rows) else ()
-            record_rows = RecordRows(row_slots, *waits)
+            record_rows = RecordRows(row_slots, row_slots if context.takes_history(num_rows) else None)
+            deferral = {"record_rows": record_rows, "waiting_lens": waiting_lens}
             context.commit_waiting(row_slots, waiting_lens, row_slots)
         # Of the second token or layer on, these two begin at multiples of 16 bytes with some numbers of heads alone.
         for raw_beta, A_log, early in product(raw_betas, A_logs, starts_of_verify):

@@ -11,6 +11,7 @@ from recoverssm import (
     Boundaries,
     CommitPlan,
     LayerTable,
+    RecordRows,
 )
 from recoverssm.ops import align_plan, commit_plan, commit_state, compact_conv, defer_plan, full_state_verify, verify
 from recoverssm.triton_compat import KernelLaunch
@@ -83,10 +84,12 @@ def defer_plan_call():
     plan = CommitPlan(int32([2, 3, 1], "cpu"), int32([1, 2, 3], "cpu"), int32([1, 5, 3], "cpu"))
     return {
         "plan": plan,
-        "record_rows": int32([4, 0, 2], "cpu"),
+        "record_rows": RecordRows(int32([4, 0, 2], "cpu"), int32([1, 2, 3], "cpu")),
         "waiting_lens": int32([9] * 6, "cpu"),
         "lens_now": int32([9, 9, 9], "cpu"),
-        "boundaries": Boundaries(int32([[0], [0], [1]], "cpu"), int32([[0], [0], [4]], "cpu")),
+        "history_len": 4,
+        "boundary_lens": int32([[0], [0], [1]], "cpu"),
+        "boundary_lens_now": int32([[9], [9], [9]], "cpu"),
     }
 
 

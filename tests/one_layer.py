@@ -4,7 +4,7 @@ Slots that nobody owns are NaN all the time. What a slot is to hold stands in a 
 recurrence makes the state after every token of a window; accepting a prefix picks one.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -38,8 +38,8 @@ class ReferenceCommitter:
 
     def __init__(self, pool: Tensor, records: Records, conv: Tensor, gate: GateParams, spec_query_len: int) -> None:
         self.pool, self.records, self.conv, self.gate, self.spec_query_len = pool, records, conv, gate, spec_query_len
-        self.num_commits = 0
-        self.device, self.num_records = pool.device, records.correction.shape[0]
+        self.num_commits = self.num_states_now = 0
+        self.device, self.num_records, self.history_len = pool.device, len(records.correction), records.history_len
 
     def commit(
         self,
@@ -62,18 +62,18 @@ class ReferenceCommitter:
             spec_query_len=self.spec_query_len,
             request_indices=request_indices,
         )
-        if record_rows is None:
-            reference.commit_state([self.pool], [self.records], plan, self.gate)
-        else:
-            now = torch.empty_like(plan.commit_lens)
-            reference.defer_plan(plan, record_rows, waiting_lens, now)
-            assert not now.any(), "everything waits where there are no blocks"
+        now, entries = plan, None
+        if record_rows is not None:
+            now, entries = replace(plan, commit_lens=torch.empty_like(plan.commit_lens)), record_rows.written
+            reference.defer_plan(plan, record_rows, waiting_lens, now.commit_lens, history_len=self.history_len)
+            self.num_states_now += int((now.commit_lens > 0).sum())
+        reference.commit_state([self.pool], [self.records], now, self.gate, record_rows=entries)
         reference.compact_conv([self.conv], plan, conv_width=WIDTH)
         self.num_commits += 1
         return plan
 
-    def folds(self, num_rows):
-        return num_rows * self.pool.shape[1] >= committer.MIN_FOLDING_HEADS
+    def takes_history(self, num_rows):
+        return num_rows * self.pool.shape[1] >= committer.MIN_HISTORY_HEADS
 
     def plan_waiting(self, waiting, waiting_lens, state_indices):
         return torch.where((waiting >= 0) & (state_indices > 0), waiting_lens[waiting.long()], 0)
@@ -132,8 +132,9 @@ class OneLayer:
         entries = num_slots if by_slot else config.num_record_rows
 
         def records() -> Records:
-            correction = self.nobodys(entries, H, T, V, dtype=dtype)
-            return Records(correction, self.nobodys(entries, H, T, 2 * K, dtype=config.activation_dtype), by_slot)
+            correction = self.nobodys(entries, H, T + config.history_len, V, dtype=dtype)
+            key_gate = self.nobodys(entries, H, T + config.history_len, 2 * K, dtype=config.activation_dtype)
+            return Records(correction, key_gate, by_slot, config.history_len)
 
         lanes = config.steps_in_flight
         are_shared = by_slot or config.commit == "deferred"
@@ -183,8 +184,12 @@ class OneLayer:
 
     def prefill(self, request: Request) -> None:
         """Write what a prompt of all its tokens would leave."""
-        slot = request.state_slot
-        self.pool[slot], self.conv[slot, : WIDTH - 1] = self.truth[slot], self.history[slot]
+        self.pool[request.state_slot] = self.truth[request.state_slot]
+        self.unroll(request)
+
+    def unroll(self, request: Request) -> None:
+        """Write the window of the convolution, which verify has rolled; the state and what waits for it stay."""
+        self.conv[request.state_slot, : WIDTH - 1] = self.history[request.state_slot]
 
     def remove(self, request: Request) -> tuple[Tensor, Tensor]:
         """Free its slots for others at once, NaN until they are taken; returns what they should have held."""
@@ -289,7 +294,7 @@ class OneLayer:
         return Flight(step, order, torch.stack(states), projections[tokens])
 
     def commit(self, step: StepMetadata, accepted: dict[int, int], *, by_slot: bool = False) -> CommitPlan | None:
-        """Commit ``accepted`` tokens by request slot; requests that accept none are computed anew."""
+        """Commit ``accepted`` tokens by request slot; of requests that accept none the convolution is computed anew."""
         flight = self.in_flight[step.step_id]
         of = [NOBODY if request is None else accepted.get(request.request_slot, NOBODY) for request in flight.order]
         if by_slot:
@@ -305,18 +310,18 @@ class OneLayer:
             if request is not None and of[row]:
                 kept.append((spec_row, of[row], request.state_slot))
             elif request is not None and step.spec_query_lens[spec_row]:
-                self.prefill(request)
+                self.unroll(request)
         if kept:
             self.accept(flight, *torch.tensor(kept, device=self.device).unbind(1))
         return plan
 
     def discard(self, step: StepMetadata) -> None:
-        """End a step whose forward pass failed: those that had tokens in it are computed anew."""
+        """End a step whose forward pass failed; of who had tokens in it the convolution alone is computed anew."""
         self.life.discard_step(step)
         order = self.in_flight.pop(step.step_id).order
         for row, query_len in zip(step.spec_request_rows, step.spec_query_lens, strict=True):
             if query_len and (request := order[row]) is not None:
-                self.prefill(request)
+                self.unroll(request)
 
     def accept(self, flight: Flight, rows: Tensor, num_tokens: Tensor, slots: Tensor) -> None:
         """What the slots are to hold from now on."""
@@ -328,13 +333,15 @@ class OneLayer:
     def check(self) -> None:
         """Every owner's slot holds its own state and history, every other slot NaN; outputs were right. Waits once.
 
-        A state that may lack tokens is looked at once they are folded: by what verify makes of it, or by a flush.
+        A state that may lack tokens is looked at once they are committed, and before by what verify makes of it.
         """
         owners = {request.state_slot: f"request slot {request.request_slot}" for request in self.requests}
         owners |= {slot: f"cached slot {slot}" for slot in self.cached}
         settled = {request.state_slot for request in self.idle} | set(self.cached)
         slot_of = {request.request_slot: request.state_slot for request in self.requests}
         lacking = {slot_of[request_slot] for request_slot in self.life.waiting_requests}
+        if self.config.commit == "deferred":
+            lacking |= {*slot_of.values()} - settled  # in a step, with what waited before it
         off = (self.pool - self.truth).flatten(1).norm(dim=1) / self.truth.flatten(1).norm(dim=1)
         differing = (self.conv[:, : WIDTH - 1] != self.history).flatten(1).sum(1)
         written = [(~held.isnan()).flatten(1).sum(1) for held in (self.pool, self.conv)]

@@ -29,7 +29,7 @@ def launch_all() -> int:
 
     from recoverssm import CommitContext, RecordRows, full_state_verify, triton_compat
     from recoverssm.launch import device_arch
-    from recoverssm.ops.verify import can_fold
+    from recoverssm.ops.verify import can_take_history
     from tests.forms import use_form
     from tests.test_deferred_ops import Waiting
     from tests.test_full_state import FullStateWindow
@@ -62,11 +62,12 @@ def launch_all() -> int:
         context = CommitContext(
             window.checkpoint_states, [held.records], [conv], window.gate, max_num_rows=len(case.slots)
         )
-        folds = can_fold(window.checkpoint_states[0], held.records, case.lower_bound)
-        held.verify(rows=rows if folds else RecordRows(rows.written))
+        if not can_take_history(window.checkpoint_states[0], held.records, case.lower_bound):
+            rows = RecordRows(rows.written)
+        held.verify(rows=rows)
         lens = int32([0] * held.records.correction.shape[0], "cuda")
         arguments = (int32(case.query_lens, "cuda"), window.query_start_loc, window.state_indices)
-        context.commit(*arguments, record_rows=rows.written, waiting_lens=lens)
+        context.commit(*arguments, record_rows=rows, waiting_lens=lens)
         context.commit_waiting(rows.written, lens, window.state_indices)
         calls += 12
     if arch >= 80 and triton_compat.IS_TESTED:

@@ -18,6 +18,7 @@ from recoverssm import (
     RequestBatch,
     SampledByRow,
     SampledBySlot,
+    committer,
     reference,
     verify,
 )
@@ -70,8 +71,8 @@ class Engine:
             return torch.full(size, float("nan"), device=device)
 
         self.states, self.convs = poison(NUM_SLOTS, H, V, K), poison(NUM_SLOTS, WIDTH - 2 + T, CHANNELS)
-        entries = config.num_record_rows
-        self.records = Records(poison(entries, H, T, V), poison(entries, H, T, 2 * K))
+        entry = (config.num_record_rows, H, T + config.history_len)
+        self.records = Records(poison(*entry, V), poison(*entry, 2 * K), history_len=config.history_len)
         context = CommitContext(
             [self.states],
             [self.records],
@@ -86,6 +87,7 @@ class Engine:
         self.free = list(range(NUM_SLOTS - 1, 0, -1))
         self.requests = [Request() for _ in range(NUM_REQUESTS)]
         self.running = int32([-1] * NUM_REQUESTS, device)
+        self.num_behind_history = 0  # commits that reached a block's end while tokens waited
 
     def normal(self, *size):
         return torch.randn(*size, generator=self.generator).to(self.device)
@@ -119,6 +121,8 @@ class Engine:
             )
         )
         record_rows = self.life.record_step(step)
+        history_lens = record_rows and record_rows.history_lens
+        self.waited = {} if history_lens is None else dict(zip(rows, history_lens.tolist(), strict=True))
         tokens = sum(query_lens)
         inputs = [self.normal(tokens, H, size) for size in (K, K, V, K)] + [self.normal(tokens, H)]
         raw = self.normal(tokens, CHANNELS)
@@ -140,9 +144,11 @@ class Engine:
     def step(self):
         """One step of a random batch; whoever accepts nothing, or is dropped, resumes at blocks that are cached."""
         rows = self.random.sample(range(NUM_REQUESTS), self.random.randint(1, NUM_REQUESTS))
-        query_lens = [self.random.randint(1, T) for _ in rows]
+        query_lens = [self.query_len(self.requests[r]) for r in rows]
         step, windows = self.verified(rows, query_lens)
-        accepted = [0 if self.random.random() < 0.07 else self.random.randint(1, q) for q in query_lens]
+        accepted = [
+            0 if self.random.random() < 0.07 else self.random.choice((q, self.random.randint(1, q))) for q in query_lens
+        ]
         dropped = [r for r in rows if self.random.random() < 0.07]
         for r in dropped:
             self.life.drop_request(r)
@@ -158,12 +164,21 @@ class Engine:
             request = self.requests[r]
             if r in dropped or counts[r] == 0:
                 continue
+            self.num_behind_history += self.waited.get(r, 0) > 0 and self.ends_a_block(request, counts[r])
             self.follow(request, window, counts[r])
             request.running = int(self.running[r])
         for r in rows:
             if r in dropped or counts[r] == 0:
                 self.life.drop_request(r)
                 self.requests[r] = self.resumed(self.random.choice(self.requests))
+
+    def query_len(self, request):
+        """Any window, or where it is in reach one to the end of the block, which leaves the state in its slot."""
+        left = self.block_size - request.num_tokens % self.block_size
+        return left if left <= T and self.random.random() < 0.5 else self.random.randint(1, T)
+
+    def ends_a_block(self, request, num_tokens):
+        return (request.num_tokens + num_tokens) // self.block_size > request.num_tokens // self.block_size
 
     def resumed(self, donor):
         num_blocks = self.random.randint(0, donor.num_tokens // self.block_size)
@@ -202,15 +217,18 @@ class Engine:
 
 
 @pytest.mark.parametrize("commit", ["every_step", "deferred"])
-@pytest.mark.parametrize("block_size", [1, 3, 6])
-def test_every_full_block_holds_the_state_at_its_end_whatever_is_accepted(block_size, commit, device):
+@pytest.mark.parametrize("block_size", [1, 3, 6, 25])
+def test_every_full_block_holds_the_state_at_its_end_whatever_is_accepted(block_size, commit, device, monkeypatch):
+    """In long blocks tokens of several steps wait, also when a boundary is reached."""
+    monkeypatch.setattr(committer, "MIN_HISTORY_HEADS", 2 * H)  # of one row, what waits is committed before
     engine = Engine(block_size, device, commit=commit, debug=True)
 
-    for _ in range(20):
+    for _ in range(20 if block_size < 25 else 60):
         engine.step()
         engine.check()
 
     assert sum(request.num_tokens // block_size for request in engine.requests) > 0
+    assert engine.num_behind_history > 0 or block_size < 6 or commit == "every_step"
 
 
 def test_a_step_in_align_mode_needs_the_blocks_of_its_requests(device):

@@ -106,28 +106,31 @@ def test_a_step_replays_with_other_slots_counts_and_rows(block_size, device):
             assert torch.equal(mine, theirs)
 
 
-@pytest.mark.parametrize("folds", [True, False])
-def test_a_verify_replays_whatever_entries_of_the_records_its_rows_are_given(folds, device, monkeypatch):
+@pytest.mark.parametrize("takes_history", [True, False])
+def test_a_verify_replays_whatever_entries_of_the_records_its_rows_are_given(takes_history, device, monkeypatch):
     """One graph serves all steps of deferred commits; of more requests than rows the longest waiting are flushed."""
-    monkeypatch.setattr(committer, "MIN_FOLDING_HEADS", 2 * (ROWS if folds else ROWS + 1))
+    monkeypatch.setattr(committer, "MIN_HISTORY_HEADS", 2 * (ROWS if takes_history else ROWS + 1))
     called, replayed = (Steps(device, commit="deferred") for _ in range(2))
     replay = replayed.capture(replayed.verify)
-    entries = set()
+    entries, waited = set(), set()
 
-    for lens, sampled, slots in STEPS * 2:
+    for lens, sampled, slots in [*STEPS, STEPS[0], *STEPS]:
         for steps in (called, replayed):
             batch = RequestBatch(lens, [n - 1 for n in lens], [False] * len(lens), slots, slots)
             step = steps.states.begin(batch)
             steps.verify(step) if steps is called else replay()
-            entries |= set(steps.states.record_rows.written.tolist())
-            assert (steps.states.record_rows.waiting is not None) == folds
+            rows = steps.states.record_rows
+            entries |= {(slot, entry) for slot, entry in zip(slots, rows.written.tolist(), strict=False)}
+            assert (rows.history_lens is not None) == takes_history
+            waited |= set(() if rows.history_lens is None else rows.history_lens.tolist())
             steps.states.life.commit_step(step, SampledByRow(int32(sampled, device)))
         assert called.states.life.waiting_requests
     for steps in (called, replayed):
         steps.states.life.flush()
         steps.states.life.check_idle()
 
-    assert len(entries) > ROWS
+    assert len(entries) > 2 * ROWS
+    assert waited == ({0, 1, 2, 3, 4} if takes_history else set())
     for mine, theirs in (
         *zip(replayed.states.pools, called.states.pools, strict=True),
         *zip(replayed.states.windows, called.states.windows, strict=True),

@@ -27,7 +27,7 @@ from tests.windows import relative_error
 def test_ten_thousand_chained_steps_keep_the_state(channels, commit, record_property, monkeypatch):
     """Against float64 without interruption; rows in another order each time, random numbers of accepted tokens."""
     skip_unless_runs(90, exactly=True)
-    monkeypatch.setattr(committer, "MIN_FOLDING_HEADS", 0)  # of these four rows too
+    monkeypatch.setattr(committer, "MIN_HISTORY_HEADS", 0)  # of these four rows too
     num_rows, num_steps, H, T, D = 4, 10_000, 2, 8, 128
     generator = torch.Generator("cuda").manual_seed(1)
     pick = torch.Generator().manual_seed(2)
@@ -41,10 +41,11 @@ def test_ten_thousand_chained_steps_keep_the_state(channels, commit, record_prop
     gate = GateParams(draw(1, H) / 2, dt_bias, -5.0)
     layer_gate = GateParams(gate.A_log[0], gate.dt_bias[0], -5.0)
     pool = draw(num_rows + 1, H, D, D)
-    entries = config.num_record_rows
+    entry = (config.num_record_rows, H, T + config.history_len)
     records = Records(
-        torch.zeros(entries, H, T, D, device="cuda"),
-        torch.zeros(entries, H, T, 2 * D, device="cuda", dtype=torch.bfloat16),
+        torch.zeros(*entry, D, device="cuda"),
+        torch.zeros(*entry, 2 * D, device="cuda", dtype=torch.bfloat16),
+        history_len=config.history_len,
     )
     context = CommitContext([pool], [records], [], gate, max_num_rows=num_rows)
     builder = MetadataBuilder(config, num_state_slots=num_rows + 1, device="cuda")

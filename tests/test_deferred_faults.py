@@ -52,7 +52,7 @@ def test_a_flush_that_raises_loses_no_token_and_no_entry(monkeypatch):
 
 @pytest.mark.parametrize("name", ["plan_waiting", "commit_waiting"])
 def test_a_step_that_could_not_be_recorded_finds_what_waits_when_it_is_recorded_again(name, monkeypatch):
-    monkeypatch.setattr(committer, "MIN_FOLDING_HEADS", 0 if name == "plan_waiting" else 99)
+    monkeypatch.setattr(committer, "MIN_HISTORY_HEADS", 0 if name == "plan_waiting" else 99)
     layer = layer_of()
     request = layer.add()
     advance(layer, [request])
@@ -65,14 +65,15 @@ def test_a_step_that_could_not_be_recorded_finds_what_waits_when_it_is_recorded_
     assert layer.life.waiting_requests == (request.request_slot,)
     assert entries(layer) == list(range(layer.config.num_record_rows))
     layer.life.discard_step(step)
-    layer.step([(request, T)])
+    advance(layer, [request])
+    layer.life.flush()
 
     layer.check()
 
 
 def test_a_flush_after_record_leaves_what_that_steps_verifies_read(device, monkeypatch):
     """Also the flush that another lane's step brings about."""
-    monkeypatch.setattr(committer, "MIN_FOLDING_HEADS", 0)
+    monkeypatch.setattr(committer, "MIN_HISTORY_HEADS", 0)
     layer = OneLayer(config_of(commit="deferred", pipeline_parallel=2), device=device)
     first, second, third = (layer.add() for _ in range(3))
     step = layer.step([(first, T), (second, T), (third, T)])
@@ -80,21 +81,21 @@ def test_a_flush_after_record_leaves_what_that_steps_verifies_read(device, monke
 
     rows = layer.life.record_step(layer.builder.build(batch_of(first)))
     layer.life.flush([second.request_slot])
-    assert rows.waiting_lens.tolist() == [3]
+    assert rows.history_lens.tolist() == [3]
     layer.life.record_step(layer.builder.build(batch_of(third, T + 1)))
 
-    assert rows.waiting_lens.tolist() == [3]
+    assert rows.history_lens.tolist() == [3]
     assert layer.life.waiting_requests == ()
 
 
 def test_debug_names_a_request_that_has_lost_its_slot():
-    """A row without a slot folds nothing, and what waited would be forgotten."""
+    """A row without a slot takes no history, and what waited would be forgotten."""
     layer = layer_of(debug=True)
     request = layer.add()
     advance(layer, [request])
 
     with pytest.raises(
-        StepError, match=r"3 accepted tokens of step 1 wait for state slot 1.* now it reads state slot 0"
+        StepError, match=r"3 accepted tokens wait after step 1 for state slot 1.* now it reads state slot 0"
     ):
         layer.life.record_step(layer.builder.build(batch_of(request, state_slot=0)))
 
@@ -153,8 +154,6 @@ def test_request_slots_on_the_device_are_refused_and_not_passed_over(commit):
 
 def test_half_of_what_defers_is_refused():
     one, context = int32([1], "cpu"), context_of(records_of(4))
-    with pytest.raises(ArgumentError, match="waiting, waiting_lens: expected both, or neither"):
-        RecordRows(one, one)
-    for half in ({"record_rows": one}, {"waiting_lens": one}):
+    for half in ({"record_rows": RecordRows(one)}, {"waiting_lens": one}):
         with pytest.raises(ArgumentError, match="record_rows, waiting_lens: expected both, with deferred"):
             context.commit(one, int32([0, 1], "cpu"), one, **half)

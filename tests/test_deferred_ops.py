@@ -1,4 +1,4 @@
-"""Ops of deferred commits: entries that rows name, what waits folded by verify, and who has to be committed at once."""
+"""Ops of deferred commits: entries that rows name, verify behind what waits there, and who is committed now."""
 
 from dataclasses import replace
 
@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recoverssm import (
+    AlignInputs,
     ArgumentError,
-    Boundaries,
+    CommitContext,
     CommitPlan,
     ConfigError,
     LayerTable,
@@ -21,7 +22,6 @@ from recoverssm import (
     reference,
     verify,
 )
-from recoverssm.launch import load_table
 from tests.compile_forms import compile_ahead
 from tests.forms import skip_unless_runs, use_form
 from tests.test_commit_state import run_commit
@@ -29,11 +29,12 @@ from tests.test_commit_state_async import commit as commit_async
 from tests.test_records_by_slot import VERIFY_FORMS
 from tests.test_verify import run_verify
 from tests.test_verify_wgmma import CONSTANTS as WGMMA
+from tests.test_verify_wgmma import U_TOL
 from tests.windows import (
+    FP32_TOL,
     FULL,
     NULL_SLOTS,
     RAGGED,
-    ROUNDING,
     Window,
     WindowCase,
     assert_matches,
@@ -48,29 +49,31 @@ CASES = [FULL, RAGGED, NULL_SLOTS, replace(FULL, state_dtype=torch.bfloat16), re
 
 
 class Waiting:
-    """A window whose records have room for two of its size; rows write the first entries, and the last ones wait."""
+    """A window, and records with twice the entries and twice the room that it needs; in front of it tokens wait."""
 
-    def __init__(self, case, device, lens, order=None):
+    def __init__(self, case, device, lens):
         self.window = window = Window(case, device)
-        self.records = self.room_for(window, 2)
         num_rows, T = len(case.query_lens), case.spec_query_len
+        self.records = self.room_for(window, 2 * num_rows)
         before = Window(replace(case, query_lens=(T,) * num_rows, slots=tuple(range(1, num_rows + 1))), device, seed=9)
         run_verify(before)
-        for name in ("correction", "key_gate"):
-            getattr(self.records, name)[num_rows:] = getattr(before.records[0], name)[:num_rows].flip(0)
-        where = [2 * num_rows - 1 - row if length is not None else -1 for row, length in enumerate(lens)]
-        given = [0 if length is None else length for length in lens]
-        self.rows = RecordRows(int32(range(num_rows), device), int32(where, device), int32(given, device))
+        entries = [2 * num_rows - 1 - row for row in range(num_rows)]
+        for row, (entry, length) in enumerate(zip(entries, lens, strict=True)):
+            for name in ("correction", "key_gate"):
+                getattr(self.records, name)[entry, :, : min(length, T)] = getattr(before.records[0], name)[
+                    row, :, :length
+                ]
+        self.rows = RecordRows(int32(entries, device), int32(lens, device))
 
     @staticmethod
-    def room_for(window, times):
-        shape = window.records[0].correction.shape
-        size = (times * len(window.case.query_lens), *shape[1:3])
-        full = {"fill_value": torch.nan, "device": window.device}
-        correction = torch.full((*size, shape[3]), **full, dtype=torch.float32)
-        return Records(
-            correction, torch.full((*size, 2 * window.case.key_dim), **full, dtype=window.case.activation_dtype)
-        )
+    def room_for(window, entries):
+        """Records of nobody, NaN, with room for a window and as many tokens before it."""
+        _, H, T, V = window.records[0].correction.shape
+        size, device = (entries, H, 2 * T), window.device
+        correction = torch.full((*size, V), torch.nan, device=device)
+        dtype = window.case.activation_dtype
+        key_gate = torch.full((*size, 2 * window.case.key_dim), torch.nan, device=device, dtype=dtype)
+        return Records(correction, key_gate, history_len=T)
 
     def verify(self, run=verify, rows=None, **options):
         window = self.window
@@ -86,82 +89,91 @@ class Waiting:
             **options,
         )
 
-    def in_float64(self, states, rows):
-        """States, records and outputs by the reference, from these states."""
-        window, records = self.window, float64_records(self.records)
+    def commit(self):
+        """What waits, into the states of rows with tokens."""
+        window = self.window
+        tables = [
+            LayerTable.of("t", [x])
+            for x in (window.checkpoint_states[0], self.records.correction, self.records.key_gate)
+        ]
+        slots = torch.where(window.query_start_loc.diff() > 0, window.state_indices, 0)
+        lens = self.rows.history_lens.clamp(max=self.records.history_len)
+        commit_state(*tables, CommitPlan(lens, slots, slots), window.gate, record_rows=self.rows.written)
+
+    def in_float64(self):
+        """Records and outputs by the reference."""
+        window, records = self.window, replace(float64_records(self.records), history_len=self.records.history_len)
         out = reference.verify(
             *(x.double() for x in window.activations),
-            states,
+            window.checkpoint_states[0].double(),
             records,
             window.layer_gate(),
             window.query_start_loc,
             window.state_indices,
             out=torch.full_like(window.out, torch.nan, dtype=torch.float64),
-            record_rows=rows,
+            record_rows=self.rows,
         )
-        return states, records, out
+        return records, out
 
 
-def check_fold(held, device="cpu"):
-    """States against what waits on top of them; records and outputs against the states as they were stored."""
+def check_history(held, device="cpu"):
+    """Records and outputs against float64; states, and what waits, bit for bit as before."""
     window = held.window
-    is_16_bit = window.case.state_dtype == torch.bfloat16
-    expected, _, _ = held.in_float64(window.checkpoint_states[0].double(), held.rows)
-    waiting = held.records.correction[len(window.case.slots) :].clone()
+    records, out = held.in_float64()
+    states = storage_bits(window.checkpoint_states[0])
 
     held.verify()
 
-    assert torch.equal(storage_bits(held.records.correction[len(window.case.slots) :].clone()), storage_bits(waiting))
-    states = window.checkpoint_states[0]
-    assert_matches("state", states, expected, ROUNDING[torch.bfloat16] * 2 if is_16_bit else 5e-7)
-    _, records, out = held.in_float64(states.double(), RecordRows(held.rows.written))
-    assert_matches("correction", held.records.correction, records.correction, 2e-6 if is_16_bit else 5e-7)
+    assert torch.equal(storage_bits(window.checkpoint_states[0]), states)
+    assert_matches("correction", held.records.correction, records.correction, U_TOL[window.case.state_dtype])
     assert_matches("key_gate", held.records.key_gate, records.key_gate, 0.0)
     assert_matches("out", window.out, out, tol(window.case.activation_dtype, device))
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_verify_first_takes_in_what_waits(case, device):
+def test_verify_goes_on_from_what_waits_and_leaves_states_alone(case, device):
     """Ragged, all, none, nothing there, more than there can be: in rows of any length, without tokens and slot too."""
-    lens = [[2, 4, 0], [None, 1, 99], [3, None, 2, 1, 8]][2 if len(case.slots) == 5 else case is not FULL]
-    check_fold(Waiting(case, device, lens), device)
+    lens = [[2, 4, 0], [0, 1, 99], [3, 0, 2, 1, 8]][2 if len(case.slots) == 5 else case is not FULL]
+    check_history(Waiting(case, device, lens), device)
 
 
-def test_folding_gives_the_bits_of_a_commit_before():
-    """In the portable forms, where the order of operations is one."""
-    folding, apart = (Waiting(replace(RAGGED, state_dtype=torch.bfloat16), "cpu", [3, 2, None, 1, 8]) for _ in range(2))
-    window = apart.window
+def test_history_gives_the_bits_of_a_commit_before():
+    """In the portable forms, where the order of operations is one, and where nothing is rounded when it is stored."""
+    behind, apart = (Waiting(RAGGED, "cpu", [3, 2, 0, 1, 8]) for _ in range(2))
 
-    folding.verify()
-    tables = [
-        LayerTable.of("t", [x]) for x in (window.checkpoint_states[0], apart.records.correction, apart.records.key_gate)
-    ]
-    slots = torch.where((window.query_start_loc.diff() > 0) & (apart.rows.waiting >= 0), window.state_indices, 0)
-    plan = CommitPlan(apart.rows.waiting_lens, slots, slots)
-    commit_state(*tables, plan, window.gate, record_rows=apart.rows.waiting)
+    behind.verify()
+    apart.commit()
     apart.verify(rows=RecordRows(apart.rows.written))
 
-    for mine, theirs in (
-        (folding.window.checkpoint_states[0], window.checkpoint_states[0]),
-        (folding.records.correction, apart.records.correction),
-        (folding.window.out, window.out),
+    assert torch.equal(storage_bits(behind.window.out), storage_bits(apart.window.out))
+    for row, (entry, length, query_len) in enumerate(
+        zip(*(x.tolist() for x in (*vars_of(behind.rows), behind.window.query_start_loc.diff())), strict=True)
     ):
-        assert torch.equal(storage_bits(mine), storage_bits(theirs))
+        for name in ("correction", "key_gate"):
+            mine, theirs = (getattr(held.records, name)[entry] for held in (behind, apart))
+            if RAGGED.slots[row] > 0:
+                assert torch.equal(mine[:, length : length + query_len], theirs[:, :query_len])
+
+
+def vars_of(rows):
+    return rows.written, rows.history_lens
 
 
 @pytest.mark.parametrize("state_dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("form", ["wgmma", "wgmma_blocks"])
-def test_the_form_for_tensor_cores_takes_in_what_waits(form, state_dtype, monkeypatch):
-    held = Waiting(replace(LARGE, state_dtype=state_dtype), "cpu", [3, None, 2, 5])
+def test_the_form_for_tensor_cores_goes_on_from_what_waits(form, state_dtype, monkeypatch):
+    held = Waiting(replace(LARGE, state_dtype=state_dtype), "cpu", [3, 0, 2, 5])
     constants = WGMMA | {"CAUSAL_BLOCKS": form == "wgmma_blocks"}
-    use_form(monkeypatch, "verify_folding", form, "cpu", **constants)
+    use_form(monkeypatch, "verify_history", form, "cpu", **constants)
 
-    check_fold(held)
+    check_history(held)
 
 
-def test_keys_that_stand_in_the_entry_of_their_row_are_read_there(monkeypatch):
-    given, recorded = (Waiting(LARGE, "cpu", [3, None, 2, 5]) for _ in range(2))
-    use_form(monkeypatch, "verify_folding", "wgmma", "cpu", **WGMMA)
+@pytest.mark.parametrize("form", ["recurrence", "wgmma"])
+def test_keys_that_stand_behind_what_waits_are_read_there(form, monkeypatch):
+    given, recorded = (Waiting(LARGE, "cpu", [3, 0, 2, 5]) for _ in range(2))
+    if form == "wgmma":
+        use_form(monkeypatch, "verify_history", "wgmma", "cpu", **WGMMA)
     given.verify()
     recorded.records.key_gate.copy_(given.records.key_gate)
     window = recorded.window
@@ -170,25 +182,26 @@ def test_keys_that_stand_in_the_entry_of_their_row_are_read_there(monkeypatch):
     recorded.verify(key_gate_recorded=True)
 
     assert torch.equal(storage_bits(window.out), storage_bits(given.window.out))
-    assert torch.equal(storage_bits(window.checkpoint_states[0]), storage_bits(given.window.checkpoint_states[0]))
+    for name in ("correction", "key_gate"):
+        mine, theirs = (storage_bits(getattr(held.records, name)) for held in (recorded, given))
+        assert torch.equal(mine, theirs)
 
 
 @pytest.mark.parametrize("form", VERIFY_FORMS)
 def test_rows_write_the_entries_that_they_are_given(form, monkeypatch):
     if VERIFY_FORMS[form] is not None:
         use_form(monkeypatch, "verify", form, "cpu", **VERIFY_FORMS[form])
-    by_row, named = Window(LARGE, "cpu"), Waiting(LARGE, "cpu", [None] * 4)
-    entries = [6, -1, 1, 3]
+    by_row, named = Window(LARGE, "cpu"), Waiting(LARGE, "cpu", [0] * 4)
+    entries, T = [6, -1, 1, 3], LARGE.spec_query_len
 
     run_verify(by_row)
-    named.records = Waiting.room_for(named.window, 2)
     named.verify(rows=RecordRows(int32(entries, "cpu")))
 
     assert torch.equal(storage_bits(by_row.out), storage_bits(named.window.out))
     for name in ("correction", "key_gate"):
         expected = torch.full_like(getattr(named.records, name), torch.nan)
         for row in (0, 3):  # the others have no tokens, or no slot
-            expected[entries[row]] = getattr(by_row.records[0], name)[row]
+            expected[entries[row], :, :T] = getattr(by_row.records[0], name)[row]
         assert torch.equal(getattr(named.records, name).nan_to_num(7.0), expected.nan_to_num(7.0))
 
 
@@ -211,47 +224,97 @@ def test_commit_reads_the_entries_that_rows_name(run, monkeypatch):
     assert torch.equal(*(storage_bits(window.checkpoint_states[0]) for window in (by_row, named)))
 
 
-@given(
-    rows=st.lists(
-        st.tuples(st.integers(0, 4), st.integers(0, 3), st.integers(0, 3), st.sampled_from([[0, 0], [1, 0], [1, 3]])),
-        max_size=6,
-    ),
-    has_boundaries=st.booleans(),
-    data=st.data(),
+ROWS = st.tuples(
+    st.integers(0, 4),  # accepted
+    st.integers(0, 4),  # waited before
+    st.sampled_from([(1, 1), (2, 2), (1, 3), (0, 0)]),  # source and final slot
+    st.sampled_from([[0, 0], [1, 0], [1, 3]]),  # boundaries
 )
-def test_rows_wait_that_stay_in_their_slot_and_end_no_block(rows, has_boundaries, data):
-    lens, sources, finals, crossed = zip(*rows, strict=True) if rows else ([], [], [], [])
+
+
+@given(rows=st.lists(ROWS, max_size=6), has_boundaries=st.booleans(), has_history=st.booleans(), data=st.data())
+def test_rows_wait_that_stay_in_their_slot_and_end_no_block_and_have_room(rows, has_boundaries, has_history, data):
+    """Up to four tokens; else these and what waited are committed, and boundaries lie as much further on."""
+    rows = [(a, h * has_history, slots if a else (0, 0), ends if a else [0, 0]) for a, h, slots, ends in rows]
+    lens, waited, slots, crossed = zip(*rows, strict=True) if rows else ([], [], [], [])
     entries = data.draw(st.permutations([-1, *range(8)]))[: len(rows)]
-    plan = CommitPlan(*(int32(x, "cpu") for x in (lens, sources, finals)))
-    boundaries = Boundaries(*(int32(crossed, "cpu").view(-1, 2) for _ in range(2))) if has_boundaries else None
+    plan = CommitPlan(
+        int32(lens, "cpu"), *(int32(side, "cpu") for side in (zip(*slots, strict=True) if rows else [[]] * 2))
+    )
+    record_rows = RecordRows(int32(entries, "cpu"), int32(waited, "cpu") if has_history else None)
     results = []
     for run in (defer_plan, reference.defer_plan):
-        waiting, now = int32([9] * 8, "cpu"), int32([9] * len(rows), "cpu")
-        run(plan, int32(entries, "cpu"), waiting, now, boundaries=boundaries)
-        results.append((waiting.tolist(), now.tolist()))
+        waiting, now, ends_now = (int32([9] * size, "cpu") for size in (8, len(rows), 2 * len(rows)))
+        options = {"history_len": 4}
+        if has_boundaries:
+            ends = int32(crossed, "cpu").view(-1, 2)
+            options |= {"boundary_lens": ends, "boundary_lens_now": ends_now.view(-1, 2)}
+        run(plan, record_rows, waiting, now, **options)
+        results.append((waiting.tolist(), now.tolist(), ends_now.view(-1, 2).tolist()))
 
     assert results[0] == results[1]
-    waiting, now = results[0]
-    for entry, row, left in zip(entries, rows, now, strict=True):
-        length, source, final, crossed = row
-        waits = entry >= 0 and source == final > 0 and not (has_boundaries and any(crossed))
-        assert left == (0 if waits else length)
-        assert entry < 0 or waiting[entry] == (length if waits else 0)
+    waiting, now, ends_now = results[0]
+    for entry, (a, h, (source, final), ends), left, ends_left in zip(entries, rows, now, ends_now, strict=True):
+        stays = source == final > 0 and not (has_boundaries and any(ends))
+        waits = a == 0 or (stays and a + h <= 4)
+        if entry >= 0:
+            assert (waiting[entry], left) == ((a + h, 0) if waits else (0, a + h))
+        assert entry >= 0 or left == 0
+        assert ends_left == ([length and length + h for length in ends] if has_boundaries else [9, 9])
     assert all(n == 9 for entry, n in enumerate(waiting) if entry not in entries)
 
 
-def test_what_torch_traces_of_a_folding_verify_declares_that_states_are_written():
-    schema = torch.ops.recoverssm.verify_folding.default._schema
+def test_half_of_what_boundaries_need_is_refused_and_so_is_room_that_no_verify_has():
+    one = int32([1], "cpu")
+    call = (CommitPlan(one, one, one), RecordRows(one), one, one.clone())
+    for name in ("boundary_lens", "boundary_lens_now"):
+        with pytest.raises(ArgumentError, match="boundary_lens, boundary_lens_now: expected both or neither"):
+            defer_plan(*call, history_len=4, **{name: one[:, None]})
+    with pytest.raises(ShapeError, match="history_len: expected 0 to 16 tokens that may wait, got 17"):
+        defer_plan(*call, history_len=17)
+    held = Waiting(FULL, "cpu", [0, 0, 0])
+    held.records = replace(held.records, history_len=17)
+    with pytest.raises(ShapeError, match=r"records\.history_len: expected 0 to 16 tokens that may wait, got 17"):
+        held.verify()
+
+
+def test_a_verify_that_takes_history_declares_that_it_writes_no_states():
+    schema = torch.ops.recoverssm.verify_history.default._schema
     written = {argument.name for argument in schema.arguments if argument.alias_info and argument.alias_info.is_write}
-    assert written == {"checkpoint_state", "correction", "key_gate", "out"}
+    assert written == {"correction", "key_gate", "out"}
+
+
+def test_a_commit_now_takes_in_what_waited_and_leaves_the_states_at_the_ends_of_blocks(device):
+    """Of three rows behind 2, 4 and 1 tokens: two boundaries, one of them final; no room left; the end of a block."""
+    held = Waiting(FULL, device, [2, 4, 1])
+    window, pool = held.window, held.window.checkpoint_states[0]
+    held.verify()
+    expected = pool.double()
+    for row, lens in enumerate([{2: 3, 3: 6}, {1: 6}, {5: 3}]):  # tokens of the entry, by slot
+        for slot, length in lens.items():
+            source = window.state_indices[row : row + 1].clone()
+            states = pool.double()
+            plan = CommitPlan(int32([length], device), source, int32([slot], device))
+            entry = held.rows.written[row : row + 1]
+            reference.commit_state([states], [held.records], plan, window.gate, record_rows=entry)
+            expected[slot] = states[slot]
+    context = CommitContext([pool], [held.records], [], window.gate, max_num_rows=3, block_size=3)
+    align = AlignInputs(int32([2, 0, 1], device), int32([[2, 3], [1, 0], [5, 0]], device), 3)
+    waiting = int32([9] * 6, device)
+
+    rows = (int32([4, 2, 2], device), window.query_start_loc, window.state_indices)
+    context.commit(*rows, align=align, record_rows=held.rows, waiting_lens=waiting)
+
+    assert_matches("states", pool, expected, FP32_TOL)
+    assert waiting.tolist() == [9, 9, 9, 0, 0, 0]
 
 
 @pytest.mark.filterwarnings("ignore")  # torch's compiler warns of itself
-@pytest.mark.parametrize("folds", [True, False])
-def test_a_compiled_call_does_what_a_direct_one_does(folds):
+@pytest.mark.parametrize("has_history", [True, False])
+def test_a_compiled_call_does_what_a_direct_one_does(has_history):
     direct, compiled = (Waiting(FULL, "cpu", [2, 4, 1]) for _ in range(2))
     for held in (direct, compiled):
-        held.rows = held.rows if folds else RecordRows(held.rows.written)
+        held.rows = held.rows if has_history else RecordRows(held.rows.written)
 
     direct.verify()
     torch.compile(compiled.verify, backend="aot_eager", fullgraph=True)()
@@ -272,7 +335,7 @@ def test_entries_by_slot_are_named_by_nobody_else():
         held.verify()
 
 
-@pytest.mark.parametrize("name", ["written", "waiting", "waiting_lens"])
+@pytest.mark.parametrize("name", ["written", "history_lens"])
 def test_vectors_of_another_length_are_refused(name):
     held = Waiting(FULL, "cpu", [1, 1, 1])
 
@@ -296,7 +359,7 @@ def ragged(length, state_dtype, lower_bound, num_heads, device):
         (length, 1, 0, length, length), (4, 2, 6, 0, 1), spec_query_len=length, num_heads=num_heads,
         key_dim=128, value_dim=128, state_dtype=state_dtype, lower_bound=lower_bound,
     )  # fmt: skip
-    return Waiting(case, device, [length, None, 1, 1, (length + 1) // 2])
+    return Waiting(case, device, [length, 0, 1, 1, (length + 1) // 2])
 
 
 def gpu_calls(device):
@@ -313,14 +376,14 @@ def sm_90():
 @pytest.mark.gpu
 @pytest.mark.usefixtures("sm_90")
 @pytest.mark.parametrize("combination", COMBINATIONS, ids=str)
-def test_what_a_card_takes_for_its_layers_folds(combination):
-    check_fold(ragged(*combination, "cuda"), "cuda")
+def test_what_a_card_takes_for_its_layers_goes_on_from_what_waits(combination):
+    check_history(ragged(*combination, "cuda"), "cuda")
 
 
 @pytest.mark.gpu
 @pytest.mark.usefixtures("sm_90")
 @pytest.mark.parametrize("state_dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_bits_that_a_card_folds_do_not_depend_on_the_batch(state_dtype):
+def test_bits_behind_what_waits_do_not_depend_on_the_batch(state_dtype):
     """Among 24 rows, which the table gives other tiles than one."""
     number = 24
     slots = tuple(range(1, number + 1))
@@ -328,20 +391,20 @@ def test_bits_that_a_card_folds_do_not_depend_on_the_batch(state_dtype):
         (8,) * number, slots, spec_query_len=8, num_heads=12, key_dim=128, value_dim=128, state_dtype=state_dtype
     )
     many = Waiting(case, "cuda", [(row % 8) + 1 for row in range(number)])
-    named = many.rows
-    states, window = many.window.checkpoint_states[0].clone(), many.window
+    named, window = many.rows, many.window
     many.verify()
 
     for row in (0, 7, 23):
-        rows = RecordRows(*(x[row : row + 1].clone() for x in (named.written, named.waiting, named.waiting_lens)))
+        rows = RecordRows(*(x[row : row + 1].clone() for x in vars_of(named)))
         tokens, out = slice(8 * row, 8 * row + 8), torch.empty_like(window.out[:8])
-        single, records = states.clone(), Records(many.records.correction.clone(), many.records.key_gate.clone())
+        records = replace(many.records, correction=many.records.correction.clone())
         activations = [x[tokens] for x in window.activations]
         starts, slot = int32([0, 8], "cuda"), window.state_indices[row : row + 1].clone()
-        verify(*activations, single, records, window.layer_gate(), starts, slot, out=out, record_rows=rows)
+        layer = (window.checkpoint_states[0], records, window.layer_gate())
+        verify(*activations, *layer, starts, slot, out=out, record_rows=rows)
         assert torch.equal(out, window.out[tokens])
-        assert torch.equal(single[row + 1], window.checkpoint_states[0][row + 1])
-        assert torch.equal(records.correction[row], many.records.correction[row])
+        entry = int(named.written[row])
+        assert torch.equal(*(storage_bits(x[entry].clone()) for x in (records.correction, many.records.correction)))
 
 
 @pytest.mark.parametrize(
@@ -349,17 +412,9 @@ def test_bits_that_a_card_folds_do_not_depend_on_the_batch(state_dtype):
     [
         ("written", [0, 6, 2], r"record_rows\.written\[1\]: expected 0 to 5, an entry of the records, got 6"),
         ("written", [0, -1, 2], r"record_rows\.written\[1\]: expected 0 to 5, an entry of the records, got -1"),
-        (
-            "written",
-            [0, 2, 2],
-            r"record_rows\.written\[2\]: expected an entry of its own, got 2, which is written for row 1",
-        ),
-        ("waiting", [3, -2, -1], r"record_rows\.waiting\[1\]: expected -1 to 5"),
-        (
-            "waiting",
-            [4, 0, -1],
-            r"record_rows\.waiting\[1\]: expected an entry of its own, got 0, which is written for row 0",
-        ),
+        ("written", [0, 2, 2], r"record_rows\.written\[2\]: expected an entry of its own, got 2, which row 1 has"),
+        ("history_lens", [1, -1, 1], r"record_rows\.history_lens\[1\]: expected 0 to 4.*got -1"),
+        ("history_lens", [1, 1, 5], r"record_rows\.history_lens\[2\]: expected 0 to 4.*got 5"),
     ],
 )
 def test_debug_names_the_row_whose_entry_is_not_its_own(name, value, message):
@@ -370,24 +425,3 @@ def test_debug_names_the_row_whose_entry_is_not_its_own(name, value, message):
         held.verify(rows=replace(held.rows, **{name: int32(value, "cpu")}), debug=True)
     assert torch.equal(storage_bits(held.records.correction), before)
     held.verify(debug=True)
-
-
-@pytest.mark.parametrize("state_dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_every_tiling_of_the_table_folds_to_the_same_bits(state_dtype, monkeypatch):
-    """Small and large batches take other rows of it. (The emulator sums long products in an order of its own.)"""
-    rows = [
-        row
-        for row in load_table()
-        if (row.op, row.form, row.state_dtype) == ("verify_folding", "wgmma", state_dtype) and row.min_tokens == 1
-    ]
-    results = []
-    for row in rows:
-        held = Waiting(replace(LARGE, state_dtype=state_dtype), "cpu", [3, None, 2, 5])
-        with monkeypatch.context() as patch:
-            constants = {name: x for name, x in row.constants.items() if name not in ("maxnreg", "num_warps")}
-            use_form(patch, "verify_folding", "wgmma", "cpu", **constants)
-            held.verify()
-        results.append(storage_bits(held.window.checkpoint_states[0]))
-
-    assert len(results) == 2
-    assert torch.equal(*results)

@@ -7,6 +7,7 @@ import sys
 import pytest
 import torch
 
+from recoverssm.config import RecoverSSMConfig
 from recoverssm.errors import ConfigError
 from recoverssm.layout import GIB, layer_bytes, plan_capacity, state_bytes
 from recoverssm.models import MODELS
@@ -265,7 +266,7 @@ sys.exit("triton" in sys.modules)
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_deferred_commits_keep_records_of_two_windows_and_no_other_bytes():
+def test_deferred_commits_keep_records_of_twice_the_tokens_and_no_other_bytes():
     """The bar of half a percent of 46 GiB at 32 requests, beyond the records of commits every step."""
     shape = K3.layer_shape(tensor_parallel=8, draft_tokens=7)
     now, later = (state_bytes(shape, 32, 69, scheme="recoverssm", commit=c) for c in ("every_step", "deferred"))
@@ -274,7 +275,11 @@ def test_deferred_commits_keep_records_of_two_windows_and_no_other_bytes():
         for c in ("every_step", "deferred")
     ]
 
+    entries = RecoverSSMConfig(num_heads=12, draft_tokens=7, max_num_requests=32, commit="deferred")
+    num_positions = entries.num_record_rows * (entries.history_len + entries.spec_query_len)
+
     assert later.total - now.total == now.records == 69 * 32 * 12 * 8 * 1024
+    assert later.records == 69 * num_positions * 12 * 1024
     assert plans[1].scratch_bytes - plans[0].scratch_bytes == now.records
     assert now.records < 0.005 * 46 * 2**30
     with pytest.raises(ConfigError, match="commit: expected 'every_step' with placement 'page'"):

@@ -20,7 +20,7 @@ from recoverssm import committer
 from tests.one_layer import OneLayer
 from tests.test_lifecycle import config_of
 
-SOME_FOLD = 3  # rows
+SOME_TAKE_HISTORY = 3  # rows
 
 
 class Life(RuleBasedStateMachine):
@@ -33,21 +33,21 @@ class Life(RuleBasedStateMachine):
     options: ClassVar[dict[str, object]] = {"debug": True}
     commit = "every_step"
     num_looks = num_accepted = 0
-    ways: ClassVar[set[bool]] = set()  # whether what waited was folded, in lives in which it depends on the batch
+    ways: ClassVar[set[bool]] = set()  # whether verify took what waited, in lives in which it depends on the batch
 
     @initialize(
         stages=st.integers(1, 2),
         sizes=st.sampled_from([(), (2, 6)]),
         bound=st.sampled_from([-5.0, None]),
-        folds_from=st.sampled_from([SOME_FOLD, 0, 7]),
+        history_from=st.sampled_from([SOME_TAKE_HISTORY, 0, 7]),
     )
-    def start(self, stages, sizes, bound, folds_from):
-        """With deferred commits batches of so many rows fold, and smaller ones are committed before."""
-        self.preempted, self.folds_from = [], folds_from
+    def start(self, stages, sizes, bound, history_from):
+        """With deferred commits verify takes history from so many rows on; of fewer it is committed before."""
+        self.preempted, self.history_from = [], history_from
         options = {"pipeline_parallel": stages, "cuda_graph_sizes": sizes, "gate_lower_bound": bound}
         self.layer = OneLayer(config_of(**options, commit=self.commit, **self.options), device=self.device)
         self.patch = pytest.MonkeyPatch()
-        self.patch.setattr(committer, "MIN_FOLDING_HEADS", folds_from * self.layer.config.num_heads)
+        self.patch.setattr(committer, "MIN_HISTORY_HEADS", history_from * self.layer.config.num_heads)
         for _ in range(4):
             self.layer.add()
 
@@ -63,8 +63,8 @@ class Life(RuleBasedStateMachine):
         windows = list(zip(rows, lens, strict=False))
         waiting = {*self.layer.life.waiting_requests}
         step = self.layer.step(windows, min(prompts, len(self.layer.free_slots)))
-        if self.folds_from == SOME_FOLD and any(row.request_slot in waiting and n for row, n in windows):
-            type(self).ways.add(self.layer.committers[0].folds(step.state_indices.numel()))
+        if self.history_from == SOME_TAKE_HISTORY and any(row.request_slot in waiting and n for row, n in windows):
+            type(self).ways.add(self.layer.committers[0].takes_history(step.state_indices.numel()))
 
     @precondition(lambda self: self.layer.in_flight)
     @rule(data=st.data(), by_slot=st.booleans(), fails=st.sampled_from([False] * 9 + [True]))
@@ -168,12 +168,14 @@ class CompiledLife(Life):
 def run_steps(life, commit, num_steps, *, steps_of_a_life):
     """Live until so many looks at every slot, one after each step, and a tenth as many commits show no difference.
 
-    Each look asserts (``OneLayer.check``). Returns how many there were. With deferred commits some batches folded what
-    waited and others did not, in lives that had both.
+    Each look asserts (``OneLayer.check``). Returns how many there were. With deferred commits verify took history in
+    some batches and not in others, in lives that had both.
     """
     life = type(life.__name__, (life,), {"commit": commit, "num_looks": 0, "num_accepted": 0, "ways": set()})
-    num_lives = -(-num_steps // steps_of_a_life)
-    while min(life.num_looks, 10 * life.num_accepted) < num_steps:
+    num_lives, ways = -(-num_steps // steps_of_a_life), {True, False} if commit == "deferred" else set()
+    for _ in range(10):
+        if min(life.num_looks, 10 * life.num_accepted) >= num_steps and life.ways == ways:
+            break
         num_lives *= 2  # what is drawn alike each day begins alike each time, and few lives may all be dull
         lives = settings(
             max_examples=num_lives,
@@ -182,7 +184,7 @@ def run_steps(life, commit, num_steps, *, steps_of_a_life):
             database=None,
         )
         run_state_machine_as_test(life, settings=lives)
-    assert life.ways == ({True, False} if commit == "deferred" else set())
+    assert life.ways == ways
     return life.num_looks
 
 

@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from recoverssm import AlignInputs, CommitContext, GateParams, Records, verify
+from recoverssm import AlignInputs, CommitContext, GateParams, RecordRows, Records, verify
 from tests.calls import OPS, changed, parts_of
 from tests.test_verify import run_verify
 from tests.windows import FULL, Window, assert_matches, int32, relative_error, storage_bits
@@ -141,10 +142,15 @@ def test_a_compiled_commit_does_what_a_direct_one_does(commit, block_size, devic
     def results(compiles):
         conv = torch.randn(7, 2 + T, C, generator=torch.Generator().manual_seed(1)).to(device)
         state = window.checkpoint_states[0].clone()
-        records = Records(*(x[:num_rows].clone() for x in (window.records[0].correction, window.records[0].key_gate)))
+        held = (window.records[0].correction, window.records[0].key_gate)
+        has_room = T if commit == "deferred" else 0
+        records = Records(*(F.pad(x[:num_rows], (0, 0, 0, has_room)) for x in held), history_len=has_room)
         context = CommitContext([state], [records], [conv], window.gate, max_num_rows=num_rows, block_size=block_size)
         waiting_lens, entries = int32([0] * num_rows, device), int32([2, 0, 1], device)
-        deferral = {"record_rows": entries, "waiting_lens": waiting_lens} if commit == "deferred" else {}
+        deferral = {}
+        if commit == "deferred":
+            rows = RecordRows(entries, int32([2, 0, 1], device))
+            deferral = {"record_rows": rows, "waiting_lens": waiting_lens}
 
         def run():
             rows = (int32([3, 1, 2], device), window.query_start_loc, window.state_indices)

@@ -81,7 +81,11 @@ def run_steps(config):
     states, convs, records = zip(*(layout.views(pool[:, layer]) for layer in range(3)), strict=True)
     if config.placement == "scratch":
         R = config.num_record_rows
-        records = [Records(paged(R, H, T, V), paged(R, H, T, 2 * K, dtype=dtype)) for _ in range(3)]
+        C = T + config.history_len
+        records = [
+            Records(paged(R, H, C, V), paged(R, H, C, 2 * K, dtype=dtype), history_len=config.history_len)
+            for _ in range(3)
+        ]
     gate = GateParams(torch.empty(3, H, device="meta"), torch.empty(3, H, K, device="meta"), config.gate_lower_bound)
     context = CommitContext(states, records, convs, gate, max_num_rows=rows, block_size=config.block_size)
     for num_rows in range(1, rows + 1):
@@ -97,9 +101,9 @@ def run_steps(config):
             columns = torch.empty(2, 4 * (rows // 4 + 1), dtype=torch.int32, device="meta")
             written, waiting = (column[:num_rows] for column in columns.unbind())
             lens = torch.empty(config.num_record_rows, dtype=torch.int32, device="meta")
-            deferral = {"record_rows": written, "waiting_lens": lens}
-            waits = (waiting, context.plan_waiting(waiting, lens, slots)) if context.folds(num_rows) else ()
-            record_rows = RecordRows(written, *waits)
+            takes_history = context.takes_history(num_rows)
+            record_rows = RecordRows(written, context.plan_waiting(waiting, lens, slots) if takes_history else None)
+            deferral = {"record_rows": record_rows, "waiting_lens": lens}
             context.commit_waiting(waiting, lens, slots)
         layer_gate = GateParams(gate.A_log[1], gate.dt_bias[1], gate.lower_bound)
         for raw_beta in (flat_beta[:tokens], flat_beta[3:]):

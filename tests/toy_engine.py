@@ -21,6 +21,7 @@ class ReferenceContext:
         self.pools, self.records, self.windows, self.gate = pools, records, windows, gate
         self.max_num_rows, self.block_size = max_num_rows, block_size
         self.device, self.num_records = pools[0].device, records[0].correction.shape[0]
+        self.history_len = records[0].history_len
 
     def commit(
         self,
@@ -35,7 +36,7 @@ class ReferenceContext:
     ):
         assert len(state_indices) <= self.max_num_rows
         assert self.block_size == (align and align.block_size)
-        T = self.records[0].correction.shape[2]
+        T = self.records[0].correction.shape[2] - self.history_len
         plan = AlignPlan.zeros(
             len(state_indices), spec_query_len=T, block_size=self.block_size or T, device=num_sampled.device
         )
@@ -46,17 +47,21 @@ class ReferenceContext:
         else:
             reference.align_plan(*rows, align, plan, **options)
         boundaries = None if align is None else plan.boundaries
-        now = plan.commit
+        now, boundaries_now, entries = plan.commit, boundaries, None
         if record_rows is not None:
-            now = replace(now, commit_lens=torch.empty_like(now.commit_lens))
-            reference.defer_plan(plan.commit, record_rows, waiting_lens, now.commit_lens, boundaries=boundaries)
-        options = {"record_rows": record_rows, "boundaries": boundaries}
+            now, entries = replace(now, commit_lens=torch.empty_like(now.commit_lens)), record_rows.written
+            options = {"history_len": self.history_len}
+            if boundaries is not None:
+                boundaries_now = replace(boundaries, lens=torch.empty_like(boundaries.lens))
+                options |= {"boundary_lens": boundaries.lens, "boundary_lens_now": boundaries_now.lens}
+            reference.defer_plan(plan.commit, record_rows, waiting_lens, now.commit_lens, **options)
+        options = {"record_rows": entries, "boundaries": boundaries_now}
         reference.commit_state(self.pools, self.records, now, self.gate, **options)
         reference.compact_conv(self.windows, plan.commit, conv_width=CONV_WIDTH, boundaries=boundaries)
         return plan.commit
 
-    def folds(self, num_rows):
-        return num_rows * self.pools[0].shape[1] >= committer.MIN_FOLDING_HEADS
+    def takes_history(self, num_rows):
+        return num_rows * self.pools[0].shape[1] >= committer.MIN_HISTORY_HEADS
 
     def plan_waiting(self, waiting, waiting_lens, state_indices):
         return torch.where((waiting >= 0) & (state_indices > 0), waiting_lens[waiting.long()], 0)
@@ -70,10 +75,10 @@ class ReferenceContext:
 def on(backend):
     """Engines made and run inside are on the float64 "reference", else on kernels on a "cpu" or "cuda".
 
-    With deferred commits their batches of two rows or more fold.
+    With deferred commits verify takes history in their batches of two rows or more.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(committer, "MIN_FOLDING_HEADS", 2 * ToyShape().num_heads)
+        patch.setattr(committer, "MIN_HISTORY_HEADS", 2 * ToyShape().num_heads)
         if backend == "reference":
             patch.setattr(states, "verify", reference.verify)
             patch.setattr(states, "full_state_verify", reference.full_state_verify)

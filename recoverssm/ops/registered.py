@@ -71,7 +71,10 @@ _register_prepared(
     "int spec_query_len, int block_size, bool has_request_indices",
 )
 _register_prepared(
-    _defer_plan, "commit_lens source_slots final_slots record_rows waiting_lens! lens_now! boundary_lens?", ""
+    _defer_plan,
+    "commit_lens source_slots final_slots record_rows history_lens waiting_lens! lens_now! boundary_lens? "
+    "boundary_lens_now!?",
+    "int history_len, bool has_history",
 )
 
 
