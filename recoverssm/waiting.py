@@ -76,9 +76,9 @@ class _Written:
 class WaitingRecords:
     """The pool of entries, and what waits in it. Nothing here waits for the device, but for what debug looks at.
 
-    An entry that a flush, a drop or the end of a step gives back may be the next recorded step's, in whatever lane. What
-    was launched with it before must come first: verifies, commits and flushes of all lanes run in the order of these
-    calls, on one stream or by events of the engine's.
+    An entry that a flush, a drop or the end of a step gives back may be the next recorded step's, in whatever lane.
+    What was launched with it before must come first: verifies, commits and flushes of all lanes run in the order of
+    these calls, on one stream or by events of the engine's.
     """
 
     def __init__(self, config: RecoverSSMConfig, committers: Sequence[Deferring]) -> None:
