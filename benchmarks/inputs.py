@@ -164,12 +164,15 @@ def build_state_pools(
     return torch.empty(size, dtype=STATE_DTYPES[case.state_dtype], device=device).normal_(generator=generator).unbind()
 
 
-def build_records(shape: KDAShape, num_layers: int, num_rows: int, device: torch.device) -> tuple[Records, ...]:
+def build_records(
+    shape: KDAShape, num_layers: int, num_rows: int, device: torch.device, *, history_len: int = 0
+) -> tuple[Records, ...]:
     """Records of each layer, full of NaN: what verify does not write stays recognisable."""
-    size = (num_layers, num_rows, shape.num_heads, shape.spec_query_len)
+    size = (num_layers, num_rows, shape.num_heads, history_len + shape.spec_query_len)
     correction = torch.full((*size, shape.value_dim), math.nan, device=device)
     key_gate = torch.full((*size, 2 * shape.key_dim), math.nan, dtype=ACTIVATION_DTYPE, device=device)
-    return tuple(Records(*pair) for pair in zip(correction.unbind(), key_gate.unbind(), strict=True))
+    pairs = zip(correction.unbind(), key_gate.unbind(), strict=True)
+    return tuple(Records(*pair, history_len=history_len) for pair in pairs)
 
 
 def build_conv_states(

@@ -1,8 +1,11 @@
-"""RecoverSSM with deferred commits: a commit is its plan and conv windows, and the next verify folds what waits.
+"""RecoverSSM with deferred commits: steps of a batch whose requests commit by turns, once their entries are full.
 
 Of a small batch a life commits what waits before the verify: so do steps here, and verifies are then plain ones.
 """
 
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import product
 
@@ -10,8 +13,8 @@ import torch
 
 import recoverssm
 from recoverssm import cost, layout, reference
-from recoverssm.ops.verify import can_fold
-from recoverssm.types import RecordRows, Records
+from recoverssm.ops.verify import can_take_history
+from recoverssm.types import HISTORY_LEN, CommitPlan, RecordRows, Records
 
 from .. import inputs
 from ..cases import BenchCase
@@ -73,10 +76,43 @@ class RecoverSSMDeferredPdlProvider(RecoverSSMDeferredProvider):
         return PreparedDeferred(case, device, seed, num_sets, self.series_names, chains_verifies=True)
 
 
-class PreparedDeferred:
-    """Rotated sets of all layers' caches. The second half of the entries waits, in every call; the first is written.
+@dataclass(frozen=True, slots=True)
+class _Phase:
+    """A step of the batch: what waits as it begins, by row on the host and in the memory that its calls read.
 
-    Verifies fold where those of a life do, else a step begins with a flush.
+    Attributes:
+        lens: [R] int32, tokens that wait by entry; a commit writes it.
+        rows: what verifies are told.
+        lens_now: tokens that the step's commit puts into each row's state.
+    """
+
+    waiting: tuple[int, ...]
+    lens: torch.Tensor
+    rows: RecordRows
+    lens_now: tuple[int, ...]
+
+
+def waiting_lens(accepted: Sequence[int], phase: int) -> tuple[int, ...]:
+    """Tokens that wait for each row in one of successive steps, where row i has begun i steps before.
+
+    A row accepts the same number in each step, and commits in that step after which another window would not fit.
+    """
+    return tuple(a * ((row + phase) % _period(a)) for row, a in enumerate(accepted))
+
+
+def num_phases(accepted: Sequence[int]) -> int:
+    """Steps after which all rows wait for as many tokens again."""
+    return math.lcm(*map(_period, accepted))
+
+
+def _period(accepted: int) -> int:
+    return HISTORY_LEN // accepted + 1
+
+
+class PreparedDeferred:
+    """Rotated sets of all layers' caches, and the steps of a batch until it is where it was, each a call of its own.
+
+    Verifies take history where those of a life do, else a step begins with a flush.
     """
 
     def __init__(
@@ -96,11 +132,12 @@ class PreparedDeferred:
         self._step = step = inputs.build_step(case, device, generator)
         num_rows, num_slots = case.num_requests, case.num_requests + NUM_UNOWNED_SLOTS
         self._slots = inputs.shuffled_slots(num_slots, num_rows, device, seed)
+        self._entries = torch.arange(num_rows, dtype=torch.int32, device=device).flip(0).contiguous()
         self._out = torch.empty_like(step.v)
         self._sets = [
             LayerSet(
                 inputs.build_state_pools(case, case.num_layers, num_slots, device, generator),
-                inputs.build_records(case.shape, case.num_layers, 2 * num_rows, device),
+                inputs.build_records(case.shape, case.num_layers, num_rows, device, history_len=HISTORY_LEN),
                 inputs.build_conv_states(case, case.num_layers, num_slots, device, generator),
             )
             for _ in range(num_sets)
@@ -116,17 +153,22 @@ class PreparedDeferred:
             )
             for each in self._sets
         ]
-        entries = torch.arange(2 * num_rows, dtype=torch.int32, device=device)
-        self._written, self._waiting = entries[:num_rows], entries[num_rows:].flip(0).contiguous()
-        self._lens = torch.zeros_like(entries)
-        self._lens[self._waiting.long()] = step.num_sampled
-        lens = self._contexts[0].plan_waiting(self._waiting, self._lens, self._slots)
-        self._all_rows = RecordRows(self._written, self._waiting, lens.clone())
-        self._folds = self._contexts[0].folds(num_rows)
-        self._rows = self._all_rows if self._folds else RecordRows(self._written)
+        self._takes_history = self._contexts[0].takes_history(num_rows)
+        self._phases = [self._phase(phase) for phase in range(num_phases(step.accepted) if self._takes_history else 1)]
+        whole = torch.full_like(self._entries, HISTORY_LEN)
         for each, layer in product(self._sets, range(case.num_layers)):  # real entries, whichever series comes first
-            for written in (self._waiting, self._written):
-                self._verify_into(each.checkpoint_states[layer], each.records[layer], layer, RecordRows(written))
+            for rows in (RecordRows(self._entries), RecordRows(self._entries, whole)):
+                self._verify_into(each.checkpoint_states[layer], each.records[layer], layer, rows)
+
+    def _phase(self, phase: int) -> _Phase:
+        accepted = self._step.accepted
+        waiting = waiting_lens(accepted, phase) if self._takes_history else accepted
+        by_row = torch.tensor(waiting, dtype=torch.int32, device=self._entries.device)
+        history = by_row if self._takes_history else None
+        waited = waiting if self._takes_history else (0,) * len(accepted)
+        together = [w + a for w, a in zip(waited, accepted, strict=True)]
+        lens_now = tuple(n if n > HISTORY_LEN else 0 for n in together)
+        return _Phase(waiting, by_row.flip(0).contiguous(), RecordRows(self._entries, history), lens_now)
 
     # --- calls
 
@@ -146,88 +188,92 @@ class PreparedDeferred:
             enable_pdl=chained,
         )
 
-    def _verify(self, layer_set: LayerSet, layer: int) -> None:
+    def _verify(self, layer_set: LayerSet, layer: int, rows: RecordRows) -> None:
         chained = self._chains_verifies and layer > 0
-        states, records = layer_set.checkpoint_states[layer], layer_set.records[layer]
-        self._verify_into(states, records, layer, self._rows, chained=chained)
+        self._verify_into(layer_set.checkpoint_states[layer], layer_set.records[layer], layer, rows, chained=chained)
 
-    def _commit(self, context: recoverssm.CommitContext) -> None:
+    def _commit(self, context: recoverssm.CommitContext, phase: _Phase, rows: RecordRows | None = None) -> None:
         step = self._step
-        rows = (step.num_sampled, step.query_start_loc, self._slots)
-        context.commit(*rows, record_rows=self._written, waiting_lens=self._lens)
+        counts = (step.num_sampled, step.query_start_loc, self._slots)
+        context.commit(*counts, record_rows=rows or phase.rows, waiting_lens=phase.lens)
 
-    def _flush(self, context: recoverssm.CommitContext) -> None:
-        context.commit_waiting(self._waiting, self._lens, self._slots)
+    def _flush(self, context: recoverssm.CommitContext, phase: _Phase) -> None:
+        context.commit_waiting(self._entries, phase.lens, self._slots)
 
-    def _step_call(self, layer_set: LayerSet, context: recoverssm.CommitContext) -> None:
-        before = context.plan_waiting if self._folds else context.commit_waiting
-        before(self._waiting, self._lens, self._slots)
+    def _step_call(self, layer_set: LayerSet, context: recoverssm.CommitContext, phase: _Phase) -> None:
+        if self._takes_history:
+            lens = context.plan_waiting(self._entries, phase.lens, self._slots)
+            rows = RecordRows(self._entries, lens)
+        else:
+            self._flush(context, phase)
+            rows = phase.rows
         for layer in range(self._case.num_layers):
-            self._verify(layer_set, layer)
-        self._commit(context)
+            self._verify(layer_set, layer, rows)
+        self._commit(context, phase, rows)
 
     def series(self) -> list[Series]:
-        case, lens = self._case, self._step.accepted
-        sizes, num_layers = layer_sizes(case), case.num_layers
-        rows = {"num_rows": case.num_requests, "num_tokens": case.num_requests * case.shape.spec_query_len}
-        verify = cost.verify_folding(sizes, lens, **rows) if self._folds else cost.verify(sizes, **rows)
-        plans = cost.commit_plan(num_rows=case.num_requests, has_request_indices=True)
-        flush = plans + cost.commit_state(sizes, lens).times(num_layers)
-        commit = cost.commit_deferred(sizes, lens, num_layers=num_layers)
-        both = list(zip(self._sets, self._contexts, strict=True))
+        num_layers, both = self._case.num_layers, list(zip(self._sets, self._contexts, strict=True))
         calls: dict[str, list[Call]] = {
-            "verify": [partial(self._verify, each, layer) for each in self._sets for layer in range(num_layers)],
-            "commit": [partial(self._commit, context) for context in self._contexts],
-            "flush": [partial(self._flush, context) for context in self._contexts],
-            "step": [partial(self._step_call, *each) for each in both],
+            "verify": [
+                partial(self._verify, each, layer, phase.rows)
+                for phase, each, layer in product(self._phases, self._sets, range(num_layers))
+            ],
+            "commit": [partial(self._commit, *each) for each in product(self._contexts, self._phases)],
+            "flush": [partial(self._flush, *each) for each in product(self._contexts, self._phases)],
+            "step": [partial(self._step_call, *each, phase) for each, phase in product(both, self._phases)],
         }
-        costs = {
-            "verify": verify,
-            "commit": commit,
-            "flush": flush,
-            "step": (plans if self._folds else flush) + verify.times(num_layers) + commit,
-        }
-        kernels = {"verify": 1, "commit": 3, "flush": 2, "step": num_layers + (4 if self._folds else 5)}
+        costs = {op: _mean([self._costs(phase)[op] for phase in self._phases]) for op in calls}
+        kernels = {"verify": 1, "commit": 4, "flush": 2, "step": num_layers + (5 if self._takes_history else 6)}
         restores = self._restores()
         return [
             Series(op, contract, tuple(calls[op]), costs[op], kernels[op], None, restores.get(op))
             for op, contract in self._series_names
         ]
 
+    def _costs(self, phase: _Phase) -> dict[str, cost.Cost]:
+        case, accepted = self._case, self._step.accepted
+        sizes, num_layers = layer_sizes(case), case.num_layers
+        windows = [case.shape.spec_query_len] * case.num_requests
+        history = phase.waiting if self._takes_history else [0] * case.num_requests
+        verify = cost.verify_history(sizes, history, windows)
+        plan = cost.commit_plan(num_rows=case.num_requests, has_request_indices=True)
+        flush = plan + cost.commit_state(sizes, phase.waiting).times(num_layers)
+        commit = cost.commit_deferred(sizes, accepted, phase.lens_now, num_layers=num_layers)
+        step = (plan if self._takes_history else flush) + verify.times(num_layers) + commit
+        return {"verify": verify, "commit": commit, "flush": flush, "step": step}
+
     def _restores(self) -> dict[str, Call]:
-        """By op, what undoes its calls, in their order. A verify that does not fold writes no state."""
+        """By op, what undoes its calls, in their order."""
         states = [SavedMemory(each.checkpoint_states) for each in self._sets]
         convs = [SavedMemory(each.conv_states) for each in self._sets]
         both = [part for pair in zip(states, convs, strict=True) for part in pair]
-        memory = {"commit": convs, "flush": states, "step": both} | ({"verify": states} if self._folds else {})
+        waiting = SavedMemory([phase.lens for phase in self._phases])
+        memory = {"commit": [*both, waiting], "flush": states, "step": [*both, waiting]}
         return {op: partial(_restore_all, saved) for op, saved in memory.items()}
 
     # --- checks
 
     def check(self, checklist: Checklist) -> None:
-        """First and last layer of the first set, flushed and verified; states are then what they were."""
+        """First and last layer of the first set, in every step; states are then what they were."""
         layer_set, context = self._sets[0], self._contexts[0]
         saved = SavedMemory([*layer_set.checkpoint_states, *layer_set.conv_states])
         layers = sorted({0, self._case.num_layers - 1})
-        expected = {layer: self._by_reference(layer, self._all_rows)[0] for layer in layers}
-        self._flush(context)
-        self._check_states(checklist, "flush", expected)
-        if self._folds:
+        for phase in self._phases:
+            waiting = SavedMemory([phase.lens])
+            expected = {layer: self._committed(layer, phase.waiting) for layer in layers}
+            self._flush(context, phase)
+            self._check_states(checklist, "flush", expected)
             saved.restore()
-        before = {layer: layer_set.checkpoint_states[layer].clone() for layer in layers}
-        for layer in layers:
-            self._out.fill_(torch.nan)
-            layer_set.records[layer].correction[self._written.long()] = torch.nan
-            self._verify(layer_set, layer)
-            self._check_records(checklist, layer)
-        if self._folds:
-            self._check_states(checklist, "verify", expected)
-        else:
-            for layer, states in before.items():
-                checklist.equal("verify", "untouched", layer_set.checkpoint_states[layer], states, f"layer {layer}")
-        self._commit(context)
-        checklist.equal("commit", "differing", self._lens[self._written.long()], self._step.num_sampled, "what waits")
-        saved.restore()
+            for layer in layers:
+                self._check_verify(checklist, layer, phase)
+            expected = {layer: self._committed(layer, phase.lens_now) for layer in layers}
+            self._commit(context, phase)
+            self._check_states(checklist, "commit", expected)
+            pairs = zip(phase.rows.history_lens.tolist() if self._takes_history else [0] * len(self._slots), self._step.accepted, phase.lens_now, strict=True)
+            left = torch.tensor([0 if now else w + a for w, a, now in pairs], device=self._slots.device)
+            checklist.equal("commit", "differing", phase.lens[self._entries.long()], left, "what waits")
+            saved.restore()
+            waiting.restore()
 
     def _check_states(self, checklist: Checklist, op: str, expected: dict[int, torch.Tensor]) -> None:
         owned, limit = self._slots.long(), checklist.limits.state(self._case.state_dtype)
@@ -235,28 +281,41 @@ class PreparedDeferred:
             got = self._sets[0].checkpoint_states[layer]
             checklist.error(op, "state_error", got[owned], want[owned], limit, f"layer {layer}")
 
-    def _by_reference(self, layer: int, rows: RecordRows) -> tuple[torch.Tensor, Records, torch.Tensor]:
-        """States, records and outputs of a verify on top of the states as they are, float64."""
-        step, layer_set = self._step, self._sets[0]
-        states, held = layer_set.checkpoint_states[layer].double(), layer_set.records[layer]
-        records = Records(held.correction.double(), held.key_gate.clone())
-        out = torch.full_like(self._out, torch.nan, dtype=torch.float64)
-        rest = (records, step.layer_gates[layer], step.query_start_loc, self._slots)
-        reference.verify(*step.activations, states, *rest, out=out, record_rows=rows)
-        return states, records, out
+    def _committed(self, layer: int, lens: Sequence[int]) -> torch.Tensor:
+        """States after so many tokens of each row's entry, float64."""
+        layer_set, step = self._sets[0], self._step
+        held, states = layer_set.records[layer], layer_set.checkpoint_states[layer].double()
+        counts = torch.tensor(lens, dtype=torch.int32, device=states.device)
+        gate = step.layer_gates[layer]
+        stacked = type(gate)(gate.A_log[None], gate.dt_bias[None], gate.lower_bound)
+        plan = CommitPlan(counts, self._slots, self._slots)
+        reference.commit_state([states], [held], plan, stacked, record_rows=self._entries)
+        return states
 
-    def _check_records(self, checklist: Checklist, layer: int) -> None:
-        """Outputs and records of a verify, against the states as they are after it."""
-        _, records, out = self._by_reference(layer, RecordRows(self._written))
-        where, u = f"layer {layer}", self._sets[0].records[layer].correction
-        written, waiting = self._written.long(), self._waiting.long()
-        checklist.error("verify", "out_error", self._out, out, checklist.limits.out, where)
-        checklist.error("verify", "u_error", u[written], records.correction[written], checklist.limits.fp32, where)
-        checklist.equal("verify", "untouched", u[waiting].double(), records.correction[waiting], f"{where}, waiting")
+    def _check_verify(self, checklist: Checklist, layer: int, phase: _Phase) -> None:
+        """Outputs and records of a verify, which leaves states and history as they are."""
+        step, layer_set = self._step, self._sets[0]
+        states, held = layer_set.checkpoint_states[layer], layer_set.records[layer]
+        before, records = states.clone(), Records(held.correction.double(), held.key_gate.clone(), history_len=HISTORY_LEN)
+        wanted = torch.full_like(self._out, torch.nan, dtype=torch.float64)
+        rest = (records, step.layer_gates[layer], step.query_start_loc, self._slots)
+        reference.verify(*step.activations, states.double(), *rest, out=wanted, record_rows=phase.rows)
+        self._out.fill_(torch.nan)
+        self._verify(layer_set, layer, phase.rows)
+        where, limits = f"layer {layer}", checklist.limits
+        checklist.error("verify", "out_error", self._out, wanted, limits.out, where)
+        checklist.error("verify", "u_error", held.correction, records.correction, limits.fp32, where)
+        checklist.equal("verify", "untouched", states, before, where)
 
     def num_non_finite(self) -> int:
         ends = [each.checkpoint_states[layer] for each in self._sets for layer in (0, -1)]
         return num_non_finite([self._out, *ends, *(each.records[-1].correction for each in self._sets)])
+
+
+def _mean(costs: Sequence[cost.Cost]) -> cost.Cost:
+    whole = sum(costs[1:], costs[0])
+    count = len(costs)
+    return cost.Cost(whole.read_bytes // count, whole.write_bytes // count, whole.flops // count)
 
 
 def _restore_all(saved: list[SavedMemory]) -> None:
@@ -273,14 +332,14 @@ CHAINED_DEFERRED = RecoverSSMDeferredPdlProvider()
 
 
 def deferred_providers(case: BenchCase, device: torch.device) -> tuple[Provider, ...]:
-    """``recoverssm_deferred`` where the case gets it and verify can fold; elsewhere it is what ``recoverssm`` is.
+    """``recoverssm_deferred`` where the case gets it and verify takes history; elsewhere it is what ``recoverssm`` is.
 
     And ``recoverssm_deferred_pdl`` where verifies can begin early.
     """
     if case.name not in CASES or card_arch(device) == 0:
         return ()
     pool = inputs.build_state_pools(case, 1, 1, device, None)[0]
-    (records,) = inputs.build_records(case.shape, 1, 1, device)
-    if not can_fold(pool, records, case.lower_bound):
+    (records,) = inputs.build_records(case.shape, 1, 1, device, history_len=HISTORY_LEN)
+    if not can_take_history(pool, records, case.lower_bound):
         return ()
     return (DEFERRED, CHAINED_DEFERRED) if can_chain(device) else (DEFERRED,)

@@ -139,7 +139,7 @@ def _scalar(value: float) -> str:
 def _series(case: BenchCase) -> list[tuple[str, Series]]:
     """Every series that is compiled for, by "provider/op"; its calls differ where layers do.
 
-    Of what few cases are measured with besides ``PROVIDERS``, the verify that folds: other code than all of theirs.
+    Of what few cases are measured with besides ``PROVIDERS``, the verify with history: other code than all of theirs.
     """
     card = torch.device("meta")
     return [
