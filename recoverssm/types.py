@@ -18,9 +18,6 @@ NULL_SLOT = 0
 MAX_SPEC_QUERY_LEN = 16
 """Longest verify window (1 + draft tokens) the kernels are built for."""
 
-HISTORY_LEN = 8
-"""Accepted tokens that an entry of the records has room for in front of a window when commits are deferred."""
-
 MAX_BLOCK_SIZE = 1 << 20
 """Kernels count tokens in int32, also those up to the end of a block that is not full."""
 

@@ -14,7 +14,7 @@ import torch
 import recoverssm
 from recoverssm import cost, layout, reference
 from recoverssm.ops.verify import can_take_history
-from recoverssm.types import HISTORY_LEN, CommitPlan, RecordRows, Records
+from recoverssm.types import CommitPlan, RecordRows, Records
 
 from .. import inputs
 from ..cases import BenchCase
@@ -83,30 +83,29 @@ class _Phase:
     Attributes:
         lens: [R] int32, tokens that wait by entry; a commit writes it.
         rows: what verifies are told.
-        lens_now: tokens that the step's commit puts into each row's state.
+        history: tokens of them that verifies take as history, by row.
+        lens_now: tokens that the step's commit puts into each row's state. waiting_after: those that wait on.
     """
 
     waiting: tuple[int, ...]
     lens: torch.Tensor
     rows: RecordRows
+    history: tuple[int, ...]
     lens_now: tuple[int, ...]
+    waiting_after: tuple[int, ...]
 
 
-def waiting_lens(accepted: Sequence[int], phase: int) -> tuple[int, ...]:
+def waiting_lens(accepted: Sequence[int], history_len: int, phase: int) -> tuple[int, ...]:
     """Tokens that wait for each row in one of successive steps, where row i has begun i steps before.
 
-    A row accepts the same number in each step, and commits in that step after which another window would not fit.
+    A row accepts the same number in each step, and commits in that step after which more than history_len would wait.
     """
-    return tuple(a * ((row + phase) % _period(a)) for row, a in enumerate(accepted))
+    return tuple(a * ((row + phase) % (history_len // a + 1)) for row, a in enumerate(accepted))
 
 
-def num_phases(accepted: Sequence[int]) -> int:
-    """Steps after which all rows wait for as many tokens again."""
-    return math.lcm(*map(_period, accepted))
-
-
-def _period(accepted: int) -> int:
-    return HISTORY_LEN // accepted + 1
+def num_phases(accepted: Sequence[int], history_len: int) -> int:
+    """Steps after which as many tokens wait for every row again."""
+    return math.lcm(*(history_len // a + 1 for a in accepted))
 
 
 class PreparedDeferred:
@@ -128,6 +127,7 @@ class PreparedDeferred:
         self._case = case
         self._series_names = series_names
         self._chains_verifies = chains_verifies
+        self._history_len = case.shape.spec_query_len  # as in RecoverSSMConfig
         generator = inputs.seeded_generator(device, seed)
         self._step = step = inputs.build_step(case, device, generator)
         num_rows, num_slots = case.num_requests, case.num_requests + NUM_UNOWNED_SLOTS
@@ -137,7 +137,7 @@ class PreparedDeferred:
         self._sets = [
             LayerSet(
                 inputs.build_state_pools(case, case.num_layers, num_slots, device, generator),
-                inputs.build_records(case.shape, case.num_layers, num_rows, device, history_len=HISTORY_LEN),
+                inputs.build_records(case.shape, case.num_layers, num_rows, device, history_len=self._history_len),
                 inputs.build_conv_states(case, case.num_layers, num_slots, device, generator),
             )
             for _ in range(num_sets)
@@ -154,21 +154,27 @@ class PreparedDeferred:
             for each in self._sets
         ]
         self._takes_history = self._contexts[0].takes_history(num_rows)
-        self._phases = [self._phase(phase) for phase in range(num_phases(step.accepted) if self._takes_history else 1)]
-        whole = torch.full_like(self._entries, HISTORY_LEN)
-        for each, layer in product(self._sets, range(case.num_layers)):  # real entries, whichever series comes first
-            for rows in (RecordRows(self._entries), RecordRows(self._entries, whole)):
-                self._verify_into(each.checkpoint_states[layer], each.records[layer], layer, rows)
+        count = num_phases(step.accepted, self._history_len) if self._takes_history else 1
+        self._phases = [self._phase(phase) for phase in range(count)]
+        filled = [RecordRows(self._entries, torch.full_like(self._entries, at)) for at in (0, self._history_len)]
+        for each, layer, rows in product(self._sets, range(case.num_layers), filled):
+            # Real entries, whichever series comes first.
+            self._verify_into(each.checkpoint_states[layer], each.records[layer], layer, rows)
 
     def _phase(self, phase: int) -> _Phase:
         accepted = self._step.accepted
-        waiting = waiting_lens(accepted, phase) if self._takes_history else accepted
+        waiting = waiting_lens(accepted, self._history_len, phase) if self._takes_history else accepted
+        history = waiting if self._takes_history else (0,) * len(accepted)
+        together = [before + now for before, now in zip(history, accepted, strict=True)]
         by_row = torch.tensor(waiting, dtype=torch.int32, device=self._entries.device)
-        history = by_row if self._takes_history else None
-        waited = waiting if self._takes_history else (0,) * len(accepted)
-        together = [w + a for w, a in zip(waited, accepted, strict=True)]
-        lens_now = tuple(n if n > HISTORY_LEN else 0 for n in together)
-        return _Phase(waiting, by_row.flip(0).contiguous(), RecordRows(self._entries, history), lens_now)
+        return _Phase(
+            waiting,
+            by_row.flip(0).contiguous(),  # by entry
+            RecordRows(self._entries, by_row if self._takes_history else None),
+            history,
+            lens_now=tuple(n if n > self._history_len else 0 for n in together),
+            waiting_after=tuple(n if n <= self._history_len else 0 for n in together),
+        )
 
     # --- calls
 
@@ -234,8 +240,7 @@ class PreparedDeferred:
         case, accepted = self._case, self._step.accepted
         sizes, num_layers = layer_sizes(case), case.num_layers
         windows = [case.shape.spec_query_len] * case.num_requests
-        history = phase.waiting if self._takes_history else [0] * case.num_requests
-        verify = cost.verify_history(sizes, history, windows)
+        verify = cost.verify_history(sizes, phase.history, windows)
         plan = cost.commit_plan(num_rows=case.num_requests, has_request_indices=True)
         flush = plan + cost.commit_state(sizes, phase.waiting).times(num_layers)
         commit = cost.commit_deferred(sizes, accepted, phase.lens_now, num_layers=num_layers)
@@ -269,8 +274,7 @@ class PreparedDeferred:
             expected = {layer: self._committed(layer, phase.lens_now) for layer in layers}
             self._commit(context, phase)
             self._check_states(checklist, "commit", expected)
-            pairs = zip(phase.rows.history_lens.tolist() if self._takes_history else [0] * len(self._slots), self._step.accepted, phase.lens_now, strict=True)
-            left = torch.tensor([0 if now else w + a for w, a, now in pairs], device=self._slots.device)
+            left = torch.tensor(phase.waiting_after, dtype=torch.int32, device=self._slots.device)
             checklist.equal("commit", "differing", phase.lens[self._entries.long()], left, "what waits")
             saved.restore()
             waiting.restore()
@@ -296,7 +300,8 @@ class PreparedDeferred:
         """Outputs and records of a verify, which leaves states and history as they are."""
         step, layer_set = self._step, self._sets[0]
         states, held = layer_set.checkpoint_states[layer], layer_set.records[layer]
-        before, records = states.clone(), Records(held.correction.double(), held.key_gate.clone(), history_len=HISTORY_LEN)
+        before = states.clone()
+        records = Records(held.correction.double(), held.key_gate.clone(), history_len=self._history_len)
         wanted = torch.full_like(self._out, torch.nan, dtype=torch.float64)
         rest = (records, step.layer_gates[layer], step.query_start_loc, self._slots)
         reference.verify(*step.activations, states.double(), *rest, out=wanted, record_rows=phase.rows)
@@ -339,7 +344,7 @@ def deferred_providers(case: BenchCase, device: torch.device) -> tuple[Provider,
     if case.name not in CASES or card_arch(device) == 0:
         return ()
     pool = inputs.build_state_pools(case, 1, 1, device, None)[0]
-    (records,) = inputs.build_records(case.shape, 1, 1, device, history_len=HISTORY_LEN)
+    (records,) = inputs.build_records(case.shape, 1, 1, device, history_len=case.shape.spec_query_len)
     if not can_take_history(pool, records, case.lower_bound):
         return ()
     return (DEFERRED, CHAINED_DEFERRED) if can_chain(device) else (DEFERRED,)

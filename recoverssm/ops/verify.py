@@ -16,7 +16,7 @@ from recoverssm.kernels import gluon_kernel
 from recoverssm.kernels.verify import _verify_kernel
 from recoverssm.launch import Form, Problem, can_launch, device_arch, rows_aligned, tiled_launch
 from recoverssm.triton_compat import KernelLaunch
-from recoverssm.types import HISTORY_LEN, GateParams, RecordRows, Records
+from recoverssm.types import GateParams, RecordRows, Records
 
 STRONGEST_BOUND = -5.0
 """Over 16 tokens this leaves e^-80, whose inverse fp32 still holds."""
@@ -54,7 +54,7 @@ FORMS = {
 
 def _is_short(problem: Problem) -> bool:
     """Whether window and history fit the eight columns of a product each; with sixteen a commit is quicker."""
-    return problem.spec_query_len <= HISTORY_LEN
+    return problem.spec_query_len <= 8
 
 
 HISTORY_FORMS = {

@@ -96,15 +96,15 @@ def test_whichever_series_is_timed_first_finds_finite_memory_in_every_set(provid
     assert prepared.num_non_finite() == 0
 
 
-@pytest.fixture(params=[True, False], ids=["folds", "commits before"])
-def folds(request, monkeypatch):
+@pytest.fixture(params=[True, False], ids=["history", "commits before"])
+def takes_history(request, monkeypatch):
     """Whether a batch of one request-head is large."""
     monkeypatch.setattr(committer, "MIN_HISTORY_HEADS", 1 if request.param else 2)
     return request.param
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
-def test_deferred_commits_are_right_and_stay_finite_when_called_again(dtype, folds):
+def test_deferred_commits_are_right_and_stay_finite_when_called_again(dtype, takes_history):
     case = replace(tiny(f"kimi_k3_tp8_b32_t8_a3.84_{dtype}"), num_layers=2)
     prepared = DEFERRED.prepare(case, CPU, 7, 0)
     checklist = Checklist("case", DEFERRED.name, INTERPRETED)
@@ -124,7 +124,7 @@ def test_deferred_commits_are_right_and_stay_finite_when_called_again(dtype, fol
 
 
 @pytest.mark.parametrize("spoiled", ["flush", "verify", "commit"])
-def test_deferred_commits_that_go_wrong_fail_their_check(spoiled, folds, monkeypatch):
+def test_deferred_commits_that_go_wrong_fail_their_check(spoiled, takes_history, monkeypatch):
     prepared = DEFERRED.prepare(replace(tiny("kimi_k3_tp8_b32_t8_a3.84_fp32"), num_layers=2), CPU, 7, 0)
     right = getattr(prepared, f"_{spoiled}")
 
@@ -142,7 +142,8 @@ def test_deferred_commits_that_go_wrong_fail_their_check(spoiled, folds, monkeyp
 
 def test_rows_of_a_batch_commit_by_turns_each_once_its_entry_is_full():
     accepted = (4, 3, 8, 1)
-    steps = [recoverssm_deferred.waiting_lens(accepted, phase) for phase in range(recoverssm_deferred.num_phases(accepted))]
+    count = recoverssm_deferred.num_phases(accepted, 8)
+    steps = [recoverssm_deferred.waiting_lens(accepted, 8, phase) for phase in range(count)]
 
     assert len(steps) == 18  # 3, 3, 2 and 9 steps from one commit to the next
     for row, a in enumerate(accepted):
@@ -187,6 +188,7 @@ def test_a_step_of_deferred_commits_costs_what_a_separate_one_does_where_verify_
 def test_a_step_of_deferred_commits_reads_and_writes_a_third_of_the_states(monkeypatch):
     monkeypatch.setattr(committer, "MIN_HISTORY_HEADS", 1)
     case = replace(tiny("kimi_k3_tp8_b32_t8_a3.84_fp32"), num_layers=2)
+    case = replace(case, shape=replace(case.shape, key_dim=128, value_dim=128))
     deferred, separate = (
         {one.op: one.cost for one in provider.prepare(case, CPU, 7, 0).series()}
         for provider in (DEFERRED, PROVIDERS[0])
