@@ -206,7 +206,9 @@ class CommitContext:
             boundary_lens=None if boundaries is None else boundaries.lens,
             boundary_lens_now=None if boundaries_now is None else boundaries_now.lens,
         )
-        self._commit_states(now, boundaries_now, record_rows.written)
+        has_history = record_rows.history_lens is not None
+        if has_history or boundaries is not None or window > self._history_len:  # else everything waits
+            self._commit_states(now, boundaries_now, record_rows.written)
         self._compact_convs(plan.commit, boundaries)
         return plan.commit
 

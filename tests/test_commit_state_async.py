@@ -271,7 +271,7 @@ def test_it_compiles_for_every_card_with_loads_and_stores_of_16_bytes():
     """Without a GPU; pointers out of a table lose their alignment easily, and half the bandwidth with it."""
     launches = [
         (row.arch or 103, str(row.state_dtype).removeprefix("torch."), num_boundaries, dict(row.constants))
-        for op, num_boundaries in (("commit_state", 0), ("commit_boundaries", 1))
+        for op, num_boundaries in (("commit_state", 0), ("commit_boundaries", 1), ("commit_deferred", 0))
         for row in load_table()
         if (row.op, row.form) == (op, "async")
     ]

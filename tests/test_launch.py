@@ -30,6 +30,7 @@ FORMS = {
     "full_state_verify": FULL_STATE,
     "commit_state": COMMIT_STATE,
     "commit_boundaries": COMMIT_STATE,
+    "commit_deferred": COMMIT_STATE,
 }
 
 ROW = """

@@ -229,7 +229,7 @@ class PreparedDeferred:
             "step": [partial(self._step_call, *each, phase) for each, phase in product(both, self._phases)],
         }
         costs = {op: _mean([self._costs(phase)[op] for phase in self._phases]) for op in calls}
-        kernels = {"verify": 1, "commit": 4, "flush": 2, "step": num_layers + (5 if self._takes_history else 6)}
+        kernels = {"verify": 1, "commit": 4 if self._takes_history else 3, "flush": 2, "step": num_layers + 5}
         restores = self._restores()
         return [
             Series(op, contract, tuple(calls[op]), costs[op], kernels[op], None, restores.get(op))

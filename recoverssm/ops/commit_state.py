@@ -141,7 +141,7 @@ def _commit_state(
         return None
     sizes = (num_rows, record_len, lower_bound)
     return tiled_launch(
-        "commit_boundaries" if num_boundaries else "commit_state",
+        "commit_boundaries" if num_boundaries else "commit_deferred" if has_record_rows else "commit_state",
         FORMS,
         state,
         *sizes,
