@@ -28,8 +28,8 @@ from recoverssm.types import (
 MIN_HISTORY_HEADS = 48
 """Request-heads, rows of the padded batch x heads, from which a verify takes what waits as history.
 
-With fewer it is committed before. On an H200 history adds 0.3 to 0.4 us a layer to such a verify; the commit that it saves
-in two steps of three takes 0.5 us a layer at 12 request-heads and 1.7 at 48 (docs/decisions/0032).
+With fewer it is committed before. On an H200 history adds 0.3 to 0.4 us a layer to such a verify; the commit that it
+saves in two steps of three takes 0.5 us a layer at 12 request-heads and 1.7 at 48 (docs/decisions/0032).
 """
 
 
