@@ -33,12 +33,12 @@ def test_commit_runs_plan_state_and_conv_in_every_layer(device):
         assert torch.equal(conv_states[layer], expected_conv[layer])
 
 
-def test_verify_takes_history_from_eight_rows_of_twelve_heads_on():
+def test_verify_takes_history_from_four_rows_of_twelve_heads_on():
     pool, gate = torch.zeros(2, 12, 16, 16), GateParams(torch.zeros(1, 12), torch.zeros(1, 12, 16), -5.0)
     records = Records(torch.zeros(16, 12, 4, 16), torch.zeros(16, 12, 4, 32), history_len=2)
     context = CommitContext([pool], [records], [], gate, max_num_rows=16)
 
-    assert [context.takes_history(num_rows) for num_rows in (0, 1, 7, 8, 16)] == [False, False, False, True, True]
+    assert [context.takes_history(num_rows) for num_rows in (0, 1, 3, 4, 16)] == [False, False, False, True, True]
     with pytest.raises(ShapeError, match="expected at most max_num_rows=16 rows, got 17"):
         context.takes_history(17)
 
