@@ -143,7 +143,7 @@ def _parser() -> argparse.ArgumentParser:
         "--commit",
         choices=("every_step", "deferred"),
         default="every_step",
-        help="accepted tokens go into states at once, or in the next verify: twice the scratch (default %(default)s)",
+        help="accepted tokens go into states at once, or wait in the records: twice the scratch (default %(default)s)",
     )
     capacity.add_argument(
         "--max-num-seqs",

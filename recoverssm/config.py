@@ -36,9 +36,9 @@ class RecoverSSMConfig:
         block_size: tokens of a block, 1 to 2^20; goes with "align" alone.
         placement: records in "scratch", by speculative row, or in each slot's "page" (``page_layout``).
         conv_layout: "SD", a conv slot is [conv_state_len, 3HD], or "DS", it is [3HD, conv_state_len].
-        commit: "every_step", or "deferred": accepted tokens wait in the records, where verify adds them to the state
-            that it reads, until the next window would not fit behind them; ``RecoverSSMState.flush`` for whoever else
-            reads it. Small batches commit before a verify, so that a state's last bits may depend on the batch.
+        commit: "every_step", or "deferred": accepted tokens wait in the records, where verify takes them as history of
+            the state that it reads, until the next window would not fit behind them; ``RecoverSSMState.flush`` for
+            whoever else reads it. Small batches commit before a verify, so that last bits may depend on the batch.
         tensor_parallel, pipeline_parallel: ranks. micro_batches: parts of a batch that are verified before the first
             of them is committed, each a step. With p stages and m parts p x m steps are in flight, each with staging
             buffers, a ``CommitContext`` and, in scratch, records of its own.

@@ -164,7 +164,7 @@ class RecoverSSMState:
         Rows with nothing sampled, dropped requests and padding are left bit for bit as they were. A step that
         refuses its arguments is still pending. With deferred commits plan and conv windows are as ever, and so are
         states that reach a block's end, change their slot, or have as many tokens waiting as there is room for; the
-        others follow later, and verify adds what they lack.
+        others follow later, and verify takes what they lack as history.
 
         Args:
             align: in cache mode "align", tokens and blocks of the requests in the order of ``sampled``, as the step

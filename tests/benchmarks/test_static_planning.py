@@ -44,12 +44,12 @@ def test_a_kernel_is_compiled_once_whoever_launches_it(smoke):
 
 
 @pytest.mark.skipif(not triton_compat.IS_TESTED, reason="forms in Gluon fit this Triton version alone")
-def test_the_verify_that_folds_is_compiled_where_cards_have_it(smoke):
+def test_the_verify_that_takes_history_is_compiled_where_cards_have_it(smoke):
     names = {arch: {job.name for job in smoke.jobs if job.arch == arch} for arch in ("sm_90", "sm_100")}
-    folding = {job.name for job in smoke.jobs if "recoverssm_deferred/verify" in job.launched_by}
-    assert folding
-    assert folding <= names["sm_90"]
-    assert {job.launched_by == {"recoverssm_deferred/verify"} for job in smoke.jobs if job.name in folding} == {True}
+    taking = {job.name for job in smoke.jobs if "recoverssm_deferred/verify" in job.launched_by}
+    assert taking
+    assert taking <= names["sm_90"]
+    assert {job.launched_by == {"recoverssm_deferred/verify"} for job in smoke.jobs if job.name in taking} == {True}
     assert "recoverssm_deferred/verify" not in smoke.num_launches["sm_100"]
 
 
