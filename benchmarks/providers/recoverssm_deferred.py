@@ -272,8 +272,11 @@ class PreparedDeferred:
             for layer in layers:
                 self._check_verify(checklist, layer, phase)
             expected = {layer: self._committed(layer, phase.lens_now) for layer in layers}
+            windows = {layer: self._compacted(layer) for layer in layers}
             self._commit(context, phase)
             self._check_states(checklist, "commit", expected)
+            for layer, window in windows.items():
+                checklist.equal("commit", "differing", layer_set.conv_states[layer], window, f"layer {layer}, conv")
             left = torch.tensor(phase.waiting_after, dtype=torch.int32, device=self._slots.device)
             checklist.equal("commit", "differing", phase.lens[self._entries.long()], left, "what waits")
             saved.restore()
@@ -296,6 +299,12 @@ class PreparedDeferred:
         reference.commit_state([states], [held], plan, stacked, record_rows=self._entries)
         return states
 
+    def _compacted(self, layer: int) -> torch.Tensor:
+        """Windows of the short convolution after a commit."""
+        window, plan = self._sets[0].conv_states[layer].clone(), CommitPlan(self._step.num_sampled, *[self._slots] * 2)
+        reference.compact_conv([window], plan, conv_width=self._case.shape.conv_width)
+        return window
+
     def _check_verify(self, checklist: Checklist, layer: int, phase: _Phase) -> None:
         """Outputs and records of a verify, which leaves states and history as they are."""
         step, layer_set = self._step, self._sets[0]
@@ -310,6 +319,7 @@ class PreparedDeferred:
         where, limits = f"layer {layer}", checklist.limits
         checklist.error("verify", "out_error", self._out, wanted, limits.out, where)
         checklist.error("verify", "u_error", held.correction, records.correction, limits.fp32, where)
+        checklist.equal("verify", "differing", held.key_gate, records.key_gate, f"{where}, key and raw gate")
         checklist.equal("verify", "untouched", states, before, where)
 
     def num_non_finite(self) -> int:

@@ -140,6 +140,24 @@ def test_deferred_commits_that_go_wrong_fail_their_check(spoiled, takes_history,
     assert spoiled in {check.op for check in checklist.checks if not check.passed}
 
 
+@pytest.mark.parametrize("op", ["verify", "commit"])
+def test_keys_and_windows_of_deferred_commits_that_go_wrong_fail_their_check(op, takes_history, monkeypatch):
+    """What later calls would take as it is: keys and gates behind the history, and windows of the convolution."""
+    prepared = DEFERRED.prepare(replace(tiny("kimi_k3_tp8_b32_t8_a3.84_fp32"), num_layers=2), CPU, 7, 0)
+    right, layers = getattr(prepared, f"_{op}"), prepared._sets[0]
+    spoiled = layers.records[-1].key_gate if op == "verify" else layers.conv_states[-1]
+
+    def wrong(*arguments):
+        right(*arguments)
+        spoiled[:, 0] *= 2
+
+    monkeypatch.setattr(prepared, f"_{op}", wrong)
+    checklist = Checklist("case", DEFERRED.name, INTERPRETED)
+    prepared.check(checklist)
+
+    assert [(check.op, check.metric) for check in checklist.checks if not check.passed] == [(op, "differing")]
+
+
 def test_rows_of_a_batch_commit_by_turns_each_once_its_entry_is_full():
     accepted = (4, 3, 8, 1)
     count = recoverssm_deferred.num_phases(accepted, 8)
