@@ -5,7 +5,7 @@ import re
 import pytest
 import torch
 
-from recoverssm import ConfigError
+from recoverssm import ConfigError, Records
 from recoverssm.dispatch import describe
 from recoverssm.launch import (
     STATE_DTYPES,
@@ -23,7 +23,7 @@ from recoverssm.launch import (
 from recoverssm.ops.commit_state import FORMS as COMMIT_STATE
 from recoverssm.ops.full_state import FORMS as FULL_STATE
 from recoverssm.ops.verify import FORMS as VERIFY
-from recoverssm.ops.verify import HISTORY_FORMS
+from recoverssm.ops.verify import HISTORY_FORMS, can_take_history
 
 FORMS = {
     "verify": VERIFY,
@@ -174,3 +174,13 @@ def test_whether_verify_takes_history_depends_on_card_and_layer_alone(state_dtyp
                 able = can_launch(problem("verify_history", arch, state_dtype, num_heads, **asked), HISTORY_FORMS)
                 is_long = arch == 90 and spec_query_len > 8 and "aligned" not in changed
                 assert able == (is_able and not is_long), (arch, num_heads, asked)
+
+
+@pytest.mark.parametrize(("room", "is_able"), [(4, True), (8, True), (9, False), (16, False)])
+def test_history_that_no_program_holds_is_committed_before(room, is_able, monkeypatch):
+    """On sm_90 eight tokens, however short the window is."""
+    monkeypatch.setitem(can_take_history.__globals__, "device_arch", lambda device: 90)
+    monkeypatch.setattr("recoverssm.triton_compat.IS_TESTED", True)
+    records = Records(torch.zeros(1, 1, room + 4, 128), torch.zeros(1, 1, room + 4, 256), history_len=room)
+
+    assert can_take_history(torch.zeros(1, 1, 128, 128), records, -5.0) == is_able

@@ -53,7 +53,7 @@ FORMS = {
 
 
 def _is_short(problem: Problem) -> bool:
-    """Whether window and history fit the eight columns of a product each; with sixteen a commit is quicker."""
+    """Whether a window fits the eight columns of a product; with sixteen a commit before is quicker."""
     return problem.spec_query_len <= 8
 
 
@@ -63,6 +63,11 @@ HISTORY_FORMS = {
     "recurrence": Form(_verify_kernel, lambda problem: not _fits_mma(problem)),
 }
 """Those that take history. Where others verify, what waits is committed before, by launches of their own."""
+
+
+def _history_forms(history_len: int) -> Mapping[str, Form]:
+    """Those that hold so many tokens: on tensor cores the eight columns of a product."""
+    return {name: form for name, form in HISTORY_FORMS.items() if history_len <= 8 or name == "recurrence"}
 
 
 def can_take_history(state: Tensor, records: Records, lower_bound: float | None) -> bool:
@@ -77,7 +82,7 @@ def can_take_history(state: Tensor, records: Records, lower_bound: float | None)
     sizes = (num_heads, spec_query_len, key_dim, value_dim)
     arch = device_arch(device_of(state))
     problem = Problem("verify_history", arch, state.dtype, *sizes, lower_bound, rows_aligned(*metas))
-    return records.history_len > 0 and not records.by_slot and can_launch(problem, HISTORY_FORMS)
+    return records.history_len > 0 and not records.by_slot and can_launch(problem, _history_forms(records.history_len))
 
 
 def verify(
@@ -186,7 +191,7 @@ def _verify_history(
     history_len: int,
 ) -> KernelLaunch | None:
     options = {"HAS_RECORD_ROWS": True, "RECORDED": key_gate_recorded, "enable_pdl": enable_pdl}
-    return _launch("verify_history", HISTORY_FORMS, tensors, lower_bound, history_len, False, **options)
+    return _launch("verify_history", _history_forms(history_len), tensors, lower_bound, history_len, False, **options)
 
 
 def _launch(
