@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -66,7 +67,7 @@ class CommitContext:
     Raises:
         ShapeError, DtypeError, StrideError, DeviceError: layers that differ, records of too few rows, conv windows of
             too few tokens, and whatever else a later commit would refuse.
-        ArgumentError: some layers' records by slot, others' by row.
+        ArgumentError: some layers' records by slot, others' by row; or with other room for what waits.
     """
 
     def __init__(
@@ -88,7 +89,8 @@ class CommitContext:
         self._corrections = LayerTable.of("records.correction", [r.correction for r in records])
         self._key_gates = LayerTable.of("records.key_gate", [r.key_gate for r in records])
         self._convs = LayerTable.of("conv_states", conv_states) if conv_states else None
-        self._by_slot = _go_by_slot(records)
+        _check_alike(records)
+        self._by_slot = records[0].by_slot
         self._gate = gate
         self._conv_width = conv_width
         self._debug = debug
@@ -276,11 +278,10 @@ class CommitContext:
             compact_conv(self._convs, plan, conv_width=self._conv_width, boundaries=boundaries)
 
 
-def _go_by_slot(records: Sequence[Records]) -> bool:
-    for layer, record in enumerate(records):
-        if record.by_slot != records[0].by_slot:
+def _check_alike(records: Sequence[Records]) -> None:
+    for (layer, record), name in product(enumerate(records), ("by_slot", "history_len")):
+        expected, got = getattr(records[0], name), getattr(record, name)
+        if got != expected:
             raise ArgumentError(
-                f"records[{layer}]: expected by_slot={records[0].by_slot} as in layer 0, got {record.by_slot}; one "
-                "launch commits all layers"
+                f"records[{layer}]: expected {name}={expected} as in layer 0, got {got}; one launch commits all layers"
             )
-    return records[0].by_slot

@@ -1,9 +1,12 @@
 """Deferred commits: accepted tokens wait while the next window fits behind them, nobody reads a state without them."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from recoverssm import (
+    ArgumentError,
     CommitContext,
     ConfigError,
     GateParams,
@@ -435,6 +438,15 @@ def test_records_have_room_for_what_waits_and_are_those_of_all_lanes():
         RecoverSSMState(config, [context_of(shared), context_of(records_of(4))])
 
     RecoverSSMState(config, [context_of(shared), context_of(shared)])
+
+
+def test_layers_that_leave_other_room_for_what_waits_are_refused():
+    """One plan commits all of them; with as many positions they would take longer windows in place of history."""
+    gate = GateParams(torch.zeros(2, 1), torch.zeros(2, 1, K), -5.0)
+    records = [records_of(2), replace(records_of(2), history_len=0)]
+
+    with pytest.raises(ArgumentError, match=r"records\[1\]: expected history_len=4 as in layer 0, got 0"):
+        CommitContext([torch.zeros(3, 1, V, K) for _ in range(2)], records, [], gate, max_num_rows=2)
 
 
 def test_a_batch_of_more_rows_than_the_context_has_is_refused_before_anything_is_launched():

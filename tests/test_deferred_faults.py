@@ -157,3 +157,13 @@ def test_half_of_what_defers_is_refused():
     for half in ({"record_rows": RecordRows(one)}, {"waiting_lens": one}):
         with pytest.raises(ArgumentError, match="record_rows, waiting_lens: expected both, with deferred"):
             context.commit(one, int32([0, 1], "cpu"), one, **half)
+
+
+def test_rows_without_tokens_and_padding_neither_take_nor_give_back_an_entry():
+    layer = layer_of(cuda_graph_sizes=(4,))
+    first, second, third = (layer.add() for _ in range(3))
+    advance(layer, [first, second])
+    layer.commit(layer.step([(first, T), (second, 0)]), {first.request_slot: 1, second.request_slot: 0})
+    layer.discard(layer.step([(second, 0), (third, T)]))
+
+    assert entries(layer) == list(range(layer.config.num_record_rows))
