@@ -185,6 +185,8 @@ class CommitContext:
             raise ArgumentError(f"align: expected block_size={self._block_size} as in this context, got {block_size}")
         if (record_rows is None) != (waiting_lens is None):
             raise ArgumentError("record_rows, waiting_lens: expected both, with deferred commits, or neither, got one")
+        if waiting_lens is not None:
+            self._check_waiting_lens(waiting_lens)
         plans = self._plans_of(state_indices.numel())
         plan, boundaries = plans.step, None if align is None else plans.step.boundaries
         rows, window = (num_sampled, query_start_loc, state_indices), self._spec_query_len
@@ -234,6 +236,7 @@ class CommitContext:
     ) -> CommitPlan:
         num_rows = state_indices.numel()
         self._check_num_rows(num_rows)
+        self._check_waiting_lens(waiting_lens)
         rows = (buffer.commit_lens, buffer.source_slots, buffer.final_slots)
         plan = CommitPlan(*(row[:num_rows] for row in rows))
         starts = self._full_entries[: num_rows + 1]
@@ -262,6 +265,11 @@ class CommitContext:
         max_num_rows = self._buffer.final_columns.numel()
         if num_rows > max_num_rows:
             raise ShapeError(f"state_indices: expected at most max_num_rows={max_num_rows} rows, got {num_rows}")
+
+    def _check_waiting_lens(self, waiting_lens: Tensor) -> None:
+        """Tokens of entries that it lacks would be forgotten."""
+        if waiting_lens.numel() < self.num_records:
+            raise ShapeError(f"waiting_lens: expected [R={self.num_records}], got {list(waiting_lens.shape)}")
 
     def _commit_layers(self, plan: CommitPlan, boundaries: Boundaries | None = None) -> None:
         self._commit_states(plan, boundaries)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from recoverssm import ArgumentError, RecordRows, RequestBatch, StepError, committer
+from recoverssm import ArgumentError, RecordRows, RequestBatch, ShapeError, StepError, committer
 from tests.one_layer import OneLayer
 from tests.test_deferred import advance, context_of, layer_of, records_of
 from tests.test_lifecycle import T, config_of
@@ -167,3 +167,38 @@ def test_rows_without_tokens_and_padding_neither_take_nor_give_back_an_entry():
     layer.discard(layer.step([(second, 0), (third, T)]))
 
     assert entries(layer) == list(range(layer.config.num_record_rows))
+
+
+def test_lens_of_fewer_entries_than_there_are_are_refused_as_their_tokens_would_be_forgotten():
+    one, context, short = int32([1], "cpu"), context_of(records_of(4)), int32([0] * 3, "cpu")
+    rows = (one, int32([0, 1], "cpu"), one)
+    for call in (
+        lambda: context.commit(*rows, record_rows=RecordRows(int32([3], "cpu")), waiting_lens=short),
+        lambda: context.plan_waiting(int32([3], "cpu"), short, one),
+        lambda: context.commit_waiting(int32([3], "cpu"), short, one),
+    ):
+        with pytest.raises(ShapeError, match=r"waiting_lens: expected \[R=4\], got \[3\]"):
+            call()
+
+
+def test_history_where_records_have_no_room_for_it_is_refused():
+    one, context = int32([1], "cpu"), context_of(records_of(4, history_len=0))
+
+    with pytest.raises(ArgumentError, match="record_rows: expected no history_lens with history_len=0, got some"):
+        context.commit(
+            one, int32([0, 1], "cpu"), one, record_rows=RecordRows(one, one), waiting_lens=int32([0] * 4, "cpu")
+        )
+
+
+def test_a_window_that_has_no_room_to_wait_is_committed_at_once():
+    """Which no config asks for: entries have room for a whole window."""
+    records, lens = records_of(2, history_len=2), int32([9, 9], "cpu")
+    for held in (records.correction, records.key_gate):
+        held.normal_()
+    context = context_of(records)
+    rows = (int32([2, 4], "cpu"), int32([0, 4, 8], "cpu"), int32([1, 2], "cpu"))
+
+    context.commit(*rows, record_rows=RecordRows(int32([1, 0], "cpu")), waiting_lens=lens)
+
+    assert lens.tolist() == [0, 2]
+    assert [bool(state.any()) for state in context._states.tensors[0]] == [False, False, True]

@@ -49,7 +49,7 @@ def defer_plan(
         boundary_lens_now: [N, J] int32, written: the same counted from the start of the entry.
     Raises:
         ShapeError, DtypeError, StrideError, DeviceError: before any launch.
-        ArgumentError: one of boundary_lens and boundary_lens_now without the other.
+        ArgumentError: one of boundary_lens and boundary_lens_now without the other, or history where there is no room.
     Source: docs/algorithm.md section 9.
     """
     if (boundary_lens is None) != (boundary_lens_now is None):
@@ -75,6 +75,8 @@ def _defer_plan(tensors: Sequence[TensorMeta], history_len: int, has_history: bo
     check_row_vector("waiting_lens", waiting_lens, None, device)
     check_row_vector("lens_now", lens_now, num_rows, device)
     check_history_len("history_len", history_len)
+    if has_history and history_len == 0:
+        raise ArgumentError("record_rows: expected no history_lens with history_len=0, got some")
     num_boundaries = None
     for name, lens in zip(("boundary_lens", "boundary_lens_now"), tensors[7:], strict=False):
         check_tensor(name, lens, "N J", (num_rows, num_boundaries), INT32, device)
