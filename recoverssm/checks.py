@@ -109,6 +109,14 @@ def check_history_len(name: str, length: int) -> None:
         raise ShapeError(f"{name}: expected 0 to {MAX_SPEC_QUERY_LEN} tokens that may wait, got {length}")
 
 
+def check_window(record_len: int, history_len: int) -> int:
+    """Return T, what ``history_len`` leaves of the positions of an entry; raises ShapeError unless 1 <= T <= 16."""
+    check_history_len("records.history_len", history_len)
+    spec_query_len = record_len - history_len
+    check_spec_query_len("records.correction: T" + (" = C - history_len" if history_len else ""), spec_query_len)
+    return spec_query_len
+
+
 def check_record_len(name: str, length: int) -> None:
     """Raises ShapeError unless 1 <= length <= 32: a window, and before it as many tokens that wait."""
     if not 1 <= length <= 2 * MAX_SPEC_QUERY_LEN:
@@ -239,9 +247,7 @@ def check_records(
     num_heads, key_dim, value_dim = head_dims
     check_tensor("records.correction", correction, "R H C V", (None, num_heads, None, value_dim), FLOAT32, device)
     held, _, num_positions, _ = correction.shape
-    spec_query_len = num_positions - history_len
-    check_history_len("records.history_len", history_len)
-    check_spec_query_len("records.correction: T" + (" = C - history_len" if history_len else ""), spec_query_len)
+    spec_query_len = check_window(num_positions, history_len)
     expected = (held, num_heads, num_positions, 2 * key_dim)
     check_tensor("records.key_gate", key_gate, "R H C 2K", expected, (activation_dtype,), device)
     check_dense_after("records.correction", correction, 0)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.compiler import is_compiling
 
-from recoverssm.checks import ACTIVATION_DTYPES, check_tensor
+from recoverssm.checks import ACTIVATION_DTYPES, check_tensor, check_window
 from recoverssm.dispatch import describe
 from recoverssm.errors import ArgumentError, ShapeError
 from recoverssm.faults import check_counts, check_rows, check_written
@@ -100,7 +100,7 @@ class CommitContext:
         self._commit_layers(CommitPlan(*torch.zeros((3, 0), dtype=torch.int32, device=device).unbind()))
         num_records, _, record_len, _ = records[0].correction.shape
         self._history_len = records[0].history_len
-        self._spec_query_len = record_len - self._history_len
+        self._spec_query_len = check_window(record_len, self._history_len)
         if max_num_rows < 1 or (max_num_rows > num_records and not self._by_slot):
             raise ShapeError(f"max_num_rows: expected 1 to {num_records}, the rows of records, got {max_num_rows}")
         if conv_states:

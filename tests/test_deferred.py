@@ -422,8 +422,8 @@ def context_of(records, max_num_rows=2):
     return CommitContext([torch.zeros(3, 1, V, K)], [records], [], gate, max_num_rows=max_num_rows)
 
 
-def records_of(entries, history_len=T):
-    C = history_len + T
+def records_of(entries, history_len=T, window=T):
+    C = history_len + window
     return Records(torch.zeros(entries, 1, C, V), torch.zeros(entries, 1, C, 2 * K), history_len=history_len)
 
 
@@ -438,6 +438,19 @@ def test_records_have_room_for_what_waits_and_are_those_of_all_lanes():
         RecoverSSMState(config, [context_of(shared), context_of(records_of(4))])
 
     RecoverSSMState(config, [context_of(shared), context_of(shared)])
+
+
+@pytest.mark.parametrize(
+    ("window", "history_len", "message"),
+    [
+        (17, 0, r"records\.correction: T: expected 1 to 16 tokens .*, got 17"),
+        (0, 4, r"records\.correction: T = C - history_len: expected 1 to 16 tokens .*, got 0"),
+        (3, 17, r"records\.history_len: expected 0 to 16 tokens that may wait, got 17"),
+    ],
+)
+def test_entries_of_a_length_that_no_verify_has_are_refused_with_the_context(window, history_len, message):
+    with pytest.raises(ShapeError, match=message):
+        context_of(records_of(2, history_len, window))
 
 
 def test_layers_that_leave_other_room_for_what_waits_are_refused():
