@@ -5,7 +5,7 @@ import re
 import pytest
 import torch
 
-from recoverssm import ConfigError, Records
+from recoverssm import CommitContext, ConfigError, GateParams, Records
 from recoverssm.dispatch import describe
 from recoverssm.launch import (
     STATE_DTYPES,
@@ -184,3 +184,44 @@ def test_history_that_no_program_holds_is_committed_before(room, is_able, monkey
     records = Records(torch.zeros(1, 1, room + 4, 128), torch.zeros(1, 1, room + 4, 256), history_len=room)
 
     assert can_take_history(torch.zeros(1, 1, 128, 128), records, -5.0) == is_able
+
+
+def shifted(tensor):
+    """The same values from an address that is no multiple of 16 bytes on."""
+    return torch.cat((tensor.new_zeros(1), tensor.flatten()))[1:].view_as(tensor)
+
+
+@pytest.mark.parametrize("name", [None, "correction", "key_gate"])
+def test_history_between_two_multiples_of_16_bytes_is_read_by_the_portable_kernel(name, monkeypatch):
+    """The other copies 16 bytes at a time, of corrections too, which a verify without history only writes."""
+    monkeypatch.setattr("recoverssm.launch.device_arch", lambda device: 90)
+    monkeypatch.setattr("recoverssm.triton_compat.IS_TESTED", True)
+    tokens, vector = torch.zeros(4, 1, 128).bfloat16(), torch.zeros(1, dtype=torch.int32)
+    held = {"correction": torch.zeros(1, 1, 8, 128), "key_gate": torch.zeros(1, 1, 8, 256).bfloat16()}
+    held |= {} if name is None else {name: shifted(held[name])}
+    layer = (*[tokens] * 4, tokens[:, :, 0].clone(), torch.zeros(1), torch.zeros(1, 128), torch.zeros(1, 1, 128, 128))
+    rows = (torch.zeros(2, dtype=torch.int32), vector, vector, vector)
+    tensors = (*layer, *held.values(), tokens.clone(), *rows)
+
+    launch = can_take_history.__globals__["_verify_history"].prepare(
+        list(map(describe, tensors)), -5.0, False, False, 4
+    )
+
+    assert launch.kernel is HISTORY_FORMS["wgmma" if name is None else "recurrence"].kernel
+
+
+def test_a_context_takes_history_where_every_layer_does(monkeypatch):
+    """Of sm_80 those alone whose records no kernel for tensor cores can read."""
+    monkeypatch.setattr("recoverssm.committer.MIN_HISTORY_HEADS", 0)
+    monkeypatch.setitem(can_take_history.__globals__, "device_arch", lambda device: 80)
+    monkeypatch.setattr("recoverssm.triton_compat.IS_TESTED", True)
+    gate = GateParams(torch.zeros(2, 1), torch.zeros(2, 1, 128), -5.0)
+    takes = []
+    for places in ([shifted, shifted], [shifted, torch.clone], [torch.clone, shifted]):
+        records = [
+            Records(place(torch.zeros(1, 1, 8, 128)), torch.zeros(1, 1, 8, 256), history_len=4) for place in places
+        ]
+        states = [torch.zeros(2, 1, 128, 128) for _ in places]
+        takes.append(CommitContext(states, records, [], gate, max_num_rows=1).takes_history(1))
+
+    assert takes == [True, False, False]
