@@ -142,7 +142,7 @@ class Records:
         by_slot: whether they lie beside the states: entry r then belongs to the row that reads state slot r, R >= P.
             Otherwise to row r of the step's speculative batch, R >= N, or to the row that ``RecordRows`` name.
         history_len: positions of an entry, C = history_len + T, for accepted tokens of earlier steps, which commits
-            that are deferred leave in front of the window; 0 with commits every step.
+            that are deferred leave in front of the window; 0 with commits every step, and where they lie by slot.
     """
 
     correction: Tensor
@@ -152,6 +152,11 @@ class Records:
 
     def __post_init__(self) -> None:
         check_count("history_len", self.history_len, least=0)
+        if self.by_slot and self.history_len:
+            raise ConfigError(
+                f"history_len: expected 0 with records by slot, got {self.history_len}; tokens that wait need entries "
+                "of their own, as RecordRows name them"
+            )
 
 
 @dataclass(frozen=True, slots=True)

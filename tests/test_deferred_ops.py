@@ -329,7 +329,9 @@ def test_a_compiled_call_does_what_a_direct_one_does(has_history):
 
 def test_entries_by_slot_are_named_by_nobody_else():
     held = Waiting(FULL, "cpu", [1, 1, 1])
-    held.records = replace(held.records, by_slot=True)
+    with pytest.raises(ConfigError, match="history_len: expected 0 with records by slot, got 4; tokens that wait"):
+        replace(held.records, by_slot=True)
+    held.records = replace(held.records, by_slot=True, history_len=0)
 
     with pytest.raises(ConfigError, match="record_rows: expected None with records by slot"):
         held.verify()

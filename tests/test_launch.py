@@ -176,7 +176,7 @@ def test_whether_verify_takes_history_depends_on_card_and_layer_alone(state_dtyp
                 assert able == (is_able and not is_long), (arch, num_heads, asked)
 
 
-@pytest.mark.parametrize(("room", "is_able"), [(4, True), (8, True), (9, False), (16, False)])
+@pytest.mark.parametrize(("room", "is_able"), [(0, False), (4, True), (8, True), (9, False), (16, False)])
 def test_history_that_no_program_holds_is_committed_before(room, is_able, monkeypatch):
     """On sm_90 eight tokens, however short the window is."""
     monkeypatch.setitem(can_take_history.__globals__, "device_arch", lambda device: 90)

@@ -82,7 +82,7 @@ def can_take_history(state: Tensor, records: Records, lower_bound: float | None)
     sizes = (num_heads, spec_query_len, key_dim, value_dim)
     arch = device_arch(device_of(state))
     problem = Problem("verify_history", arch, state.dtype, *sizes, lower_bound, rows_aligned(*metas))
-    return records.history_len > 0 and not records.by_slot and can_launch(problem, _history_forms(records.history_len))
+    return records.history_len > 0 and can_launch(problem, _history_forms(records.history_len))
 
 
 def verify(
