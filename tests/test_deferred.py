@@ -317,6 +317,21 @@ def test_what_is_in_flight_cannot_be_flushed():
     layer.check()
 
 
+def test_who_has_no_tokens_in_a_step_can_be_flushed_meanwhile():
+    layer = layer_of()
+    busy, idle = layer.add(), layer.add()
+    advance(layer, [busy, idle])
+    step = layer.step([(busy, T), (idle, 0)])
+
+    layer.life.flush([idle.request_slot])
+
+    assert holds_truth(layer, idle)
+    layer.commit(step, {busy.request_slot: 1, idle.request_slot: 0})
+    assert layer.life.waiting_requests == (busy.request_slot,)
+    layer.life.flush()
+    layer.check()
+
+
 def test_a_decode_too_long_for_the_window_finds_its_state():
     layer = layer_of()
     request = layer.add()

@@ -109,6 +109,14 @@ def test_emulated_windows_of_other_lengths_do(length):
         life.step([1, length], STAGED=True)
 
 
+def test_emulated_history_beyond_its_room_or_below_nothing_is_clipped():
+    life = Life(2, 4, torch.float32)
+    life.step([4, 4])
+    life.history = ints(-1, 99)
+
+    life.step([4, 4])
+
+
 @pytest.mark.parametrize(("length", "room"), [(1, 8), (4, 8), (8, 5), (8, 1)])
 def test_emulated_room_for_more_or_less_history_than_a_window_does(length, room):
     life = Life(1, length, torch.float32, room=room)
