@@ -98,14 +98,14 @@ def test_whichever_series_is_timed_first_finds_finite_memory_in_every_set(provid
 
 @pytest.fixture(params=[True, False], ids=["history", "commits before"])
 def takes_history(request, monkeypatch):
-    """Whether a batch of one request-head is large."""
-    monkeypatch.setattr(committer, "MIN_HISTORY_HEADS", 1 if request.param else 2)
+    """Whether the batch is large."""
+    monkeypatch.setattr(committer, "MIN_HISTORY_HEADS", 1 if request.param else 1 << 20)
     return request.param
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_deferred_commits_are_right_and_stay_finite_when_called_again(dtype, takes_history):
-    case = replace(tiny(f"kimi_k3_tp8_b32_t8_a3.84_{dtype}"), num_layers=2)
+    case = replace(tiny(f"kimi_k3_tp8_b32_t8_a3.84_{dtype}"), num_layers=2, num_requests=3)
     prepared = DEFERRED.prepare(case, CPU, 7, 0)
     checklist = Checklist("case", DEFERRED.name, INTERPRETED)
     prepared.check(checklist)
