@@ -349,7 +349,7 @@ def test_vectors_of_another_length_are_refused(name):
 
 COMBINATIONS = [
     (length, dtype, bound, num_heads)
-    for length in (1, 8, 9, 16)
+    for length in (1, 3, 5, 8)
     for dtype in (torch.float32, torch.bfloat16)
     for bound in (-5.0, None)
     for num_heads in (2, 24)

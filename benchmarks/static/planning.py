@@ -98,7 +98,7 @@ def plan(cases: Sequence[BenchCase], archs: Sequence[str]) -> Plan:
         counts, facts_of = num_launches.setdefault(arch, {}), ops.setdefault(arch, {})
         with planned_for(arch_number(arch)):
             for case in cases:
-                for name, series in _series(case):
+                for name, series in compiled_series(case, torch.device("meta")):
                     calls, torch_ops = launches_and_torch_ops(series)
                     counts.setdefault(name, {})[case.name] = len(calls[-1])
                     facts = OpFacts(series.cost.read_bytes, series.cost.write_bytes, torch_ops=torch_ops)
@@ -136,15 +136,14 @@ def _scalar(value: float) -> str:
     return f"{kind}:16" if value % ALIGNMENT == 0 else kind
 
 
-def _series(case: BenchCase) -> list[tuple[str, Series]]:
-    """Every series that is compiled for, by "provider/op"; its calls differ where layers do.
+def compiled_series(case: BenchCase, device: torch.device) -> list[tuple[str, Series]]:
+    """Every series that is compiled for, by "provider/op", on a card or on none; its calls differ where layers do.
 
     Of what few cases are measured with besides ``PROVIDERS``, the verify with history: other code than all of theirs.
     """
-    card = torch.device("meta")
     return [
         (f"{provider.name}/{series.op}", series)
-        for provider in (*PROVIDERS, *deferred_providers(case, card)[:1])
-        for series in provider.prepare(case, card, 0, 0).series()
+        for provider in (*PROVIDERS, *deferred_providers(case, device)[:1])
+        for series in provider.prepare(case, device, 0, 0).series()
         if series.contract == CONTRACT and (provider in PROVIDERS or series.op == "verify")
     ]

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.providers import PROVIDERS
 from benchmarks.static.cubin import binary_hash
-from benchmarks.static.planning import CONTRACT, Job, specialise
+from benchmarks.static.planning import Job, compiled_series, specialise
 from recoverssm.triton_compat import KernelLaunch
 from tests.benchmarks.static_hashes import CASES
 
@@ -42,10 +41,8 @@ def test_the_binary_that_an_op_loads_is_the_one_that_is_compiled_without_a_card(
 
     monkeypatch.setattr(KernelLaunch, "through_triton", note)
     for case in CASES:
-        for provider in PROVIDERS:
-            for series in provider.prepare(case, device, 0, 0).series():
-                if series.contract == CONTRACT:
-                    series.calls[0]()
+        for _, series in compiled_series(case, device):
+            series.calls[0]()
     torch.cuda.synchronize(device)
     said, _ = compiling.communicate()
 
