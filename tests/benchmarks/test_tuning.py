@@ -113,7 +113,7 @@ def test_every_form_of_a_space_exists_and_todays_row_is_always_tried(op):
 
 @pytest.mark.parametrize("op", OPS)
 def test_candidates_name_every_constant_of_their_kernel_and_no_other(op):
-    common = {"H", "T", "K", "V", "BOUNDED", "HAS_RECORD_ROWS", "RECORDED", "ALIGNED", "PDL", "J"}
+    common = {"H", "T", "C", "K", "V", "BOUNDED", "HAS_RECORD_ROWS", "RECORDED", "ALIGNED", "PDL", "J"}
     for candidate in known_candidates(op):
         parameters = inspect.signature(FORMS[op][candidate.form].kernel.fn).parameters.values()
         constants = {parameter.name for parameter in parameters if "constexpr" in str(parameter.annotation)}
