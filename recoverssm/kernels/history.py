@@ -1,4 +1,4 @@
-"""Device functions of a verify whose state lacks accepted tokens: these are its history, rows of its couplings.
+"""Device functions of a verify whose state lacks accepted tokens: these are its history, columns of its couplings.
 
 With history tokens i and a probe p, S' p = S (D p) + sum_i u_i (k_i decayed to the history's end) p, docs/algorithm.md
 section 9. Decays after a token are at most 1: no gate makes them overflow. The state is left alone.
