@@ -11,7 +11,7 @@ from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # read by torch's thread pools when torch is first imported
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -51,14 +51,18 @@ def _no_disk_is_waited_for() -> Iterator[None]:
 
 
 @pytest.fixture
-def nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No op has seen a call before, for tests that change what an op checks with."""
+def nothing_kept(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """No op has seen a call before, for tests that change what an op checks with; called, none has again."""
     from recoverssm import ops
     from recoverssm.dispatch import Prepared
 
-    for name in ops.__all__:
-        known = getattr(ops, name).__globals__
-        monkeypatch.setitem(known, f"_{name}", Prepared(known[f"_{name}"].prepare))
+    def forget() -> None:
+        for name in ops.__all__:
+            known = getattr(ops, name).__globals__
+            monkeypatch.setitem(known, f"_{name}", Prepared(known[f"_{name}"].prepare))
+
+    forget()
+    return forget
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
