@@ -2,16 +2,16 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, combinations
+from itertools import accumulate
 from typing import Protocol
 
 from torch import Tensor
 
 from recoverssm.checks import INT32, check_row_vector, check_tensor
-from recoverssm.committer import CommitContext
 from recoverssm.config import RecoverSSMConfig
 from recoverssm.dispatch import describe
-from recoverssm.errors import ArgumentError, ConfigError, ShapeError, StepError
+from recoverssm.errors import ArgumentError, ShapeError, StepError
+from recoverssm.lanes import check_committers
 from recoverssm.metadata import RequestSlot, SpecRow, StepMetadata
 from recoverssm.reference.columns import block_column
 from recoverssm.types import NULL_SLOT, AlignInputs, CommitPlan, RecordRows
@@ -66,32 +66,14 @@ class RecoverSSMState:
         committers: one per lane; each has a plan of its own, and records of its own where they go by row; states,
             conv windows and records by slot may be shared. When commits are deferred, records are one pool of all.
     Raises:
-        ConfigError: another number of committers than steps in flight, one of them twice, or two contexts with the
-            same records by row; with deferred commits, with others, of fewer entries than config.num_record_rows, or
-            with another history_len.
+        ConfigError: another number of committers than steps in flight, or one of them twice; a context of other sizes,
+            dtypes, bound of the gate, blocks or place of records than config's, or for fewer rows; two contexts with
+            the same records by row, or with deferred commits with others or of fewer entries than
+            config.num_record_rows.
     """
 
     def __init__(self, config: RecoverSSMConfig, committers: Sequence[Committer]) -> None:
-        if len(committers) != config.steps_in_flight:
-            raise ConfigError(
-                f"committers: expected {config.steps_in_flight}, one per step in flight (pipeline_parallel x "
-                f"micro_batches), got {len(committers)}"
-            )
-        if len({id(committer) for committer in committers}) != len(committers):
-            raise ConfigError("committers: expected one per lane, got one twice; a plan is its lane's own")
-        contexts = [(lane, each) for lane, each in enumerate(committers) if isinstance(each, CommitContext)]
-        for (lane, context), (other_lane, other) in combinations(contexts, 2):
-            shares = context.shares_rows_with(other)
-            if config.commit == "deferred" and not shares:
-                raise ConfigError(
-                    "committers: expected the same records in every lane with deferred commits, as a request may go "
-                    f"on in another lane, got others in lanes {lane} and {other_lane}"
-                )
-            if config.commit == "every_step" and shares:
-                raise ConfigError(
-                    "committers: expected records of its own for every lane, as verify writes over those that are yet "
-                    f"to be committed, got the same for lanes {lane} and {other_lane}; those by slot may be shared"
-                )
+        check_committers(config, committers)
         self._committers = tuple(committers)
         self._debug = config.debug
         self._block_size = config.block_size

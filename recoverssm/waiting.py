@@ -37,11 +37,6 @@ class Deferring(Protocol):
         """Entries of the records."""
         ...
 
-    @property
-    def history_len(self) -> int:
-        """The most tokens of an entry that may wait."""
-        ...
-
     def takes_history(self, num_rows: int) -> bool:
         """Whether verify of a batch of so many rows takes what waits as history, as in ``CommitContext``."""
         ...
@@ -87,11 +82,6 @@ class WaitingRecords:
             raise ConfigError(
                 f"records: expected at least config.num_record_rows={config.num_record_rows} entries, max_num_requests "
                 f"for each step in flight, got {held}"
-            )
-        for history_len in {committer.history_len for committer in committers} - {config.history_len}:
-            raise ConfigError(
-                f"records: expected history_len={config.history_len} as in the config, got {history_len}; with "
-                "deferred commits an entry has room for as many tokens that wait before those of a window"
             )
         device = committers[0].device
         self._committers = committers

@@ -10,10 +10,8 @@ from recoverssm import (
     CommitContext,
     ConfigError,
     GateParams,
-    MetadataBuilder,
     Records,
     RecoverSSMState,
-    RequestBatch,
 )
 from recoverssm.errors import ShapeError
 from tests.test_lifecycle import K, T, V, config_of
@@ -43,11 +41,11 @@ def records_of(entries, history_len=T, window=T):
 
 def test_records_have_room_for_what_waits_and_are_those_of_all_lanes():
     deferred = {"commit": "deferred", "max_num_requests": 2}
-    with pytest.raises(ConfigError, match=r"records: expected at least config\.num_record_rows=2 entries.*got 1"):
-        RecoverSSMState(config_of(**deferred), [context_of(records_of(1), max_num_rows=1)])
-    with pytest.raises(ConfigError, match=r"records: expected history_len=4 as in the config, got 0"):
+    with pytest.raises(ConfigError, match=r"expected history_len=4 as in the config \(T with deferred .*, got 0"):
         RecoverSSMState(config_of(**deferred), [context_of(records_of(2, history_len=0))])
-    config, shared = config_of(**deferred, pipeline_parallel=2), records_of(4)
+    config, few, shared = config_of(**deferred, pipeline_parallel=2), records_of(2), records_of(4)
+    with pytest.raises(ConfigError, match=r"records: expected at least config\.num_record_rows=4 entries.*got 2"):
+        RecoverSSMState(config, [context_of(few), context_of(few)])
     with pytest.raises(ConfigError, match="expected the same records in every lane with deferred commits"):
         RecoverSSMState(config, [context_of(shared), context_of(records_of(4))])
 
@@ -77,12 +75,5 @@ def test_layers_that_leave_other_room_for_what_waits_are_refused():
 
 
 def test_a_batch_of_more_rows_than_the_context_has_is_refused_before_anything_is_launched():
-    config = config_of(commit="deferred", max_num_requests=4)
-    life = RecoverSSMState(config, [context_of(records_of(4), max_num_rows=2)])
-    step = MetadataBuilder(config, num_state_slots=4, device="cpu").build(
-        RequestBatch([1] * 3, [0] * 3, [False] * 3, [1, 2, 0], [0, 1, 2])
-    )
-
     with pytest.raises(ShapeError, match="expected at most max_num_rows=2 rows, got 3"):
-        life.record_step(step)
-    assert len(life._waiting._free) == 4
+        context_of(records_of(4)).takes_history(3)

@@ -86,12 +86,62 @@ def test_a_step_of_a_lane_that_the_life_does_not_have_is_refused_before_its_veri
         one.life.record_step(step)
 
 
+def context_of(
+    *, heads=1, key_dim=16, value_dim=16, window=4, rows=4, dtypes=(torch.float32, torch.bfloat16), bound=-5.0,
+    history_len=0, by_slot=False, convs=(), **options,
+):  # fmt: skip
+    """One layer as SMALL has it, but for what is given."""
+    states = [torch.zeros(9, heads, value_dim, key_dim, dtype=dtypes[0])]
+    entry = (9, heads, history_len + window)
+    correction, key_gate = torch.zeros(*entry, value_dim), torch.zeros(*entry, 2 * key_dim, dtype=dtypes[1])
+    gate = GateParams(torch.zeros(1, heads), torch.zeros(1, heads, key_dim), bound)
+    records = [Records(correction, key_gate, by_slot, history_len)]
+    return CommitContext(states, records, list(convs), gate, max_num_rows=rows, **options)
+
+
+CONV = [torch.zeros(9, 6, 48, dtype=torch.bfloat16)]
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        ({"window": 3}, r"T=4 as in the config \(draft_tokens \+ 1; what history_len=0 leaves of an entry\), got 3"),
+        ({"window": 8}, r"T=4 as in .*, got 8; make states, records and context with what the life's config says"),
+        ({"history_len": 4}, r"history_len=0 as in .*, got 4"),
+        ({"heads": 2}, r"H=1 as in the config \(num_heads / tensor_parallel\), got 2"),
+        ({"key_dim": 32}, "K=16 as in .*, got 32"),
+        ({"value_dim": 32}, "V=16 as in .*, got 32"),
+        ({"dtypes": [torch.bfloat16] * 2}, r"states=torch\.float32 .*\(state_dtype\), got torch\.bfloat16"),
+        ({"dtypes": [torch.float32] * 2}, r"keys and gates=torch\.bfloat16 .*, got torch\.float32"),
+        ({"bound": None}, r"lower_bound=-5\.0 as in .*, got None"),
+        ({"block_size": 2}, "block_size=None as in .*, got 2"),
+        ({"by_slot": True}, "by_slot=False as in the config .*, got True"),
+        ({"convs": CONV, "conv_width": 3}, "conv_width=4 as in .*, got 3"),
+        ({"convs": [CONV[0].mT]}, "conv channels=48 as in .*, got 6"),
+        ({"rows": 3}, r"max_num_rows of at least config\.max_num_requests=4, got 3; a larger batch would be verified"),
+    ],
+)  # fmt: skip
+def test_a_context_that_was_made_for_another_config_is_refused_with_the_life(made, message):
+    """With three tokens of four, for one, verify said nothing and the commit forgot the last one that was accepted."""
+    config = RecoverSSMConfig(**SMALL, pipeline_parallel=2)
+    contexts = [context_of(convs=CONV), context_of(**made)]
+
+    with pytest.raises(ConfigError, match=r"committers\[1\]: expected " + message):
+        RecoverSSMState(config, contexts)
+
+
+def test_a_context_may_have_more_rows_and_longer_conv_windows_than_its_config_asks_for():
+    convs = [torch.zeros(9, 8, 48, dtype=torch.bfloat16)]
+
+    RecoverSSMState(RecoverSSMConfig(**SMALL), [context_of(rows=9, convs=convs)])
+
+
 @pytest.mark.parametrize("by_slot", [False, True])
 def test_lanes_may_share_records_by_slot_alone(by_slot):
     """A step's verify would write over those that the step before it has yet to commit."""
-    config = RecoverSSMConfig(**SMALL, pipeline_parallel=2)
+    config = RecoverSSMConfig(**SMALL, pipeline_parallel=2, placement="page" if by_slot else "scratch")
     states, gate = [torch.zeros(9, 1, 16, 16)], GateParams(torch.zeros(1, 1), torch.zeros(1, 1, 16), -5.0)
-    records = [Records(torch.zeros(9, 1, 4, 16), torch.zeros(9, 1, 4, 32), by_slot)]
+    records = [Records(torch.zeros(9, 1, 4, 16), torch.zeros(9, 1, 4, 32, dtype=torch.bfloat16), by_slot)]
     contexts = [CommitContext(states, records, [], gate, max_num_rows=4) for _ in range(2)]
 
     if by_slot:
