@@ -31,10 +31,10 @@ def launch_all() -> int:
     from recoverssm.launch import device_arch
     from recoverssm.ops.verify import can_take_history
     from tests.forms import use_form
-    from tests.test_deferred_ops import Waiting
     from tests.test_full_state import FullStateWindow
     from tests.test_verify import run_verify
     from tests.test_verify_wgmma import wide
+    from tests.waiting import Waiting
     from tests.windows import RAGGED, Window, int32
 
     arch, calls = device_arch(torch.device("cuda", torch.cuda.current_device())), 0

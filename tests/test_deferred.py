@@ -1,42 +1,15 @@
-"""Deferred commits: accepted tokens wait while the next window fits behind them, nobody reads a state without them."""
+"""Deferred commits: accepted tokens wait while the next window fits behind them, and come into the state together."""
 
 import pytest
 import torch
 
-from recoverssm import (
-    RequestBatch,
-    SampledByRow,
-    StepError,
-    committer,
-)
+from recoverssm import RequestBatch, SampledByRow
+from tests.deferred import advance, holds_truth, layer_of, limit
 from tests.one_layer import OneLayer
 from tests.test_lifecycle import T, backend, config_of
 from tests.windows import int32
 
-__all__ = ["backend"]  # a fixture
-
-
-def layer_of(device=None, **options):
-    return OneLayer(config_of(commit="deferred", **options), device=device)
-
-
-def advance(layer, requests, accepted=3, query_len=T):
-    """One step of these requests, each accepting so many tokens."""
-    step = layer.step([(request, query_len) for request in requests])
-    layer.commit(step, {request.request_slot: accepted for request in requests})
-    return step
-
-
-@pytest.fixture(autouse=True, params=[0, 2, 96], ids=["all take history", "two rows do", "none does"])
-def limit(request, monkeypatch):
-    """Request-heads from which verify takes history, and so the rows, as these layers have one head."""
-    monkeypatch.setattr(committer, "MIN_HISTORY_HEADS", request.param)
-    return request.param
-
-
-def holds_truth(layer, request):
-    error = (layer.pool[request.state_slot] - layer.truth[request.state_slot]).norm()
-    return bool(error <= 1e-6 * layer.truth[request.state_slot].norm())
+__all__ = ["backend", "limit"]  # fixtures
 
 
 def test_a_state_stays_behind_until_a_flush(limit):
@@ -155,35 +128,6 @@ def test_windows_without_drafts_and_requests_that_accept_nothing(backend):
     layer.check()
 
 
-def test_the_pool_of_entries_serves_more_requests_than_a_batch_has_rows():
-    """Where entries run out, the longest waiting are committed; nobody else's entry is written."""
-    layer = OneLayer(config_of(commit="deferred", max_num_requests=2), num_slots=10)
-    requests = [layer.add() for _ in range(8)]
-
-    for pair in (requests[:2], requests[2:4], requests[4:6], requests[6:], requests[:4:3]):
-        advance(layer, pair)
-        layer.check()
-        assert len(layer.life.waiting_requests) <= 2
-    layer.life.flush()
-
-    layer.check()
-
-
-def test_who_is_in_the_batch_keeps_its_entry_however_long_it_has_waited():
-    layer = OneLayer(config_of(commit="deferred", max_num_requests=2), num_slots=10)
-    first, second, third = (layer.add() for _ in range(3))
-    advance(layer, [first], accepted=1)
-    advance(layer, [second], accepted=1)
-
-    step = layer.step([(third, T), (first, 0)])
-
-    assert layer.life.waiting_requests == (first.request_slot,)
-    layer.commit(step, {third.request_slot: 2, first.request_slot: 0})
-    advance(layer, [first, third], accepted=1)
-    layer.life.flush()
-    layer.check()
-
-
 def test_a_request_goes_on_in_another_lane():
     layer = layer_of(pipeline_parallel=2)
     first, second = layer.add(), layer.add()
@@ -213,135 +157,6 @@ def test_a_dropped_request_leaves_its_slot_to_another(backend):
 
     assert successor.state_slot in (aborted.state_slot, preempted.state_slot)
     layer.check()
-
-
-def test_a_prefix_is_copied_after_a_flush_and_would_lack_tokens_without(monkeypatch):
-    for flushes in (True, False):
-        layer = layer_of()
-        request = layer.add()
-        advance(layer, [request])
-        if not flushes:
-            monkeypatch.setattr(layer.life, "flush", lambda request_slots: None)
-        hit = layer.hit(layer.cache(request))
-        advance(layer, [hit])
-        if flushes:
-            layer.check()
-        else:
-            with pytest.raises(AssertionError, match="off by"):
-                layer.check()
-
-
-def test_debug_names_step_slot_and_remedy_where_a_state_moves_without_a_flush():
-    layer = layer_of(debug=True)
-    request = layer.add()
-    advance(layer, [request])
-    layer.copy(request.state_slot, layer.free_slots[0])
-    request.state_slot = layer.free_slots.pop(0)
-
-    expected = (
-        r"step 2 cannot be recorded: 3 accepted tokens wait after step 1 for state slot 1 of request slot 0, and now "
-        r"it reads state slot 2; call flush\(\[0\]\) before the state is read or moved, or drop_request\(0\)"
-    )
-    with pytest.raises(StepError, match=expected):
-        layer.step([(request, T)])
-
-
-@pytest.mark.parametrize("is_prompt", [True, False])
-def test_debug_names_who_reads_a_slot_whose_request_never_left(is_prompt):
-    layer = layer_of(debug=True)
-    gone = layer.add()
-    advance(layer, [gone])
-    layer.forget(gone)  # without drop_request
-    layer.free_requests.append(layer.free_requests.pop(0))
-    successor = layer.add()
-    assert successor.state_slot == gone.state_slot
-    batch = RequestBatch([2], [-1 if is_prompt else 1], [is_prompt], [1], [successor.request_slot])
-    step = layer.builder.build(batch)
-
-    with pytest.raises(StepError, match="wait after step 1 for state slot 1 of request slot 0, and now request slot 1"):
-        layer.life.record_step(step)
-
-
-def test_debug_lets_pass_what_was_committed_at_once_or_dropped_or_accepted_nothing():
-    layer = layer_of(debug=True)
-    request, other = layer.add(), layer.add()
-    step = layer.step([(request, T), (other, T)])
-    layer.commit(step, {request.request_slot: 0, other.request_slot: 2})
-    layer.copy(request.state_slot, layer.free_slots[0])
-    layer.free(request.state_slot)
-    request.state_slot = layer.free_slots.pop(1)
-    layer.remove(other)
-
-    advance(layer, [request])
-    layer.life.flush()
-
-    layer.check()
-
-
-def test_a_shutdown_asks_for_what_waits():
-    layer = layer_of()
-    request = layer.add()
-    advance(layer, [request])
-
-    with pytest.raises(
-        StepError, match=r"accepted tokens wait for state slot 1 \(request slot 0, step 1\); call flush"
-    ):
-        layer.life.check_idle()
-    layer.life.flush()
-    layer.life.check_idle()
-
-
-def test_what_is_in_flight_cannot_be_flushed():
-    layer = layer_of()
-    busy, idle = layer.add(), layer.add()
-    advance(layer, [busy, idle])
-    step = layer.step([(busy, T)])
-
-    with pytest.raises(StepError, match="request slot 0 cannot be flushed: it is in step 2"):
-        layer.life.flush([busy.request_slot, idle.request_slot])
-    assert layer.life.waiting_requests == (idle.request_slot,)
-    layer.life.flush()  # all that wait
-    layer.commit(step, {busy.request_slot: 1})
-    layer.life.flush([busy.request_slot])
-
-    layer.check()
-
-
-def test_who_has_no_tokens_in_a_step_can_be_flushed_meanwhile():
-    layer = layer_of()
-    busy, idle = layer.add(), layer.add()
-    advance(layer, [busy, idle])
-    step = layer.step([(busy, T), (idle, 0)])
-
-    layer.life.flush([idle.request_slot])
-
-    assert holds_truth(layer, idle)
-    layer.commit(step, {busy.request_slot: 1, idle.request_slot: 0})
-    assert layer.life.waiting_requests == (busy.request_slot,)
-    layer.life.flush()
-    layer.check()
-
-
-def test_a_decode_too_long_for_the_window_finds_its_state():
-    layer = layer_of()
-    request = layer.add()
-    advance(layer, [request])
-    batch = RequestBatch([T + 1], [T], [False], [request.state_slot], [request.request_slot])
-
-    step = layer.builder.build(batch)
-    layer.life.record_step(step)
-
-    assert step.long_request_rows == (0,)
-    layer.check()
-
-
-def test_a_discarded_step_gives_its_entries_back():
-    layer = layer_of()
-    request = layer.add()
-    for _ in range(20):
-        advance(layer, [request])
-        layer.discard(layer.step([(request, T)]))
-        layer.check()
 
 
 def test_captures_leave_nothing_and_find_the_addresses_of_every_later_step():
@@ -408,28 +223,3 @@ def test_commits_every_step_ask_for_nothing():
     layer.life.commit_step(step, SampledByRow(int32([1], "cpu")))
     layer.life.flush([request.request_slot])
     assert layer.life.waiting_requests == ()
-
-
-def test_a_request_keeps_its_entry_while_it_runs_and_leaves_it_to_others_at_its_end():
-    """Also to those of another lane; not while a step is yet to be committed from it."""
-    layer = layer_of(pipeline_parallel=2, max_num_requests=1)
-    first, second = layer.add(), layer.add()
-    held = []
-    for _ in range(3):
-        steps = [layer.step([(request, T)]) for request in (first, second)]
-        held.append([layer.life._waiting.rows_of(step).written.item() for step in steps])
-        for request, step in zip((second, first), reversed(steps), strict=True):
-            layer.commit(step, {request.request_slot: 1})
-    assert held == [held[0]] * 3
-    step = layer.step([(first, T)])
-    layer.remove(first)
-    third = layer.add()
-    other = layer.step([(third, T)])  # for whom the second, which waits, is flushed
-    assert layer.life._waiting.rows_of(other).written.item() == held[0][1]
-    layer.commit(step, {first.request_slot: 4})
-    layer.commit(other, {third.request_slot: 2})
-    layer.check()
-    advance(layer, [second])
-    layer.life.flush()
-
-    layer.check()

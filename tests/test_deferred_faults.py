@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from recoverssm import ArgumentError, RecordRows, RequestBatch, ShapeError, StepError, committer
+from tests.deferred import advance, layer_of
 from tests.one_layer import OneLayer
-from tests.test_deferred import advance, layer_of
 from tests.test_deferred_records import context_of, records_of
 from tests.test_lifecycle import T, config_of
 from tests.windows import int32

@@ -1,27 +1,11 @@
-"""Ops of deferred commits: entries that rows name, verify behind what waits there, and who is committed now."""
+"""Ops of deferred commits: verify behind what waits in the entries that rows name, and its commit."""
 
 from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
-from recoverssm import (
-    AlignInputs,
-    ArgumentError,
-    CommitContext,
-    CommitPlan,
-    ConfigError,
-    LayerTable,
-    RecordRows,
-    Records,
-    ShapeError,
-    commit_state,
-    defer_plan,
-    reference,
-    verify,
-)
+from recoverssm import AlignInputs, CommitContext, CommitPlan, RecordRows, reference, verify
 from tests.compile_forms import compile_ahead
 from tests.forms import skip_unless_runs, use_form
 from tests.test_commit_state import run_commit
@@ -30,6 +14,7 @@ from tests.test_records_by_slot import VERIFY_FORMS
 from tests.test_verify import run_verify
 from tests.test_verify_wgmma import CONSTANTS as WGMMA
 from tests.test_verify_wgmma import U_TOL
+from tests.waiting import Waiting
 from tests.windows import (
     FP32_TOL,
     FULL,
@@ -38,7 +23,6 @@ from tests.windows import (
     Window,
     WindowCase,
     assert_matches,
-    float64_records,
     int32,
     storage_bits,
     tol,
@@ -46,74 +30,6 @@ from tests.windows import (
 
 LARGE = WindowCase((5, 0, 3, 2), (4, 2, 0, 1), spec_query_len=5, num_heads=2, key_dim=128, value_dim=128)
 CASES = [FULL, RAGGED, NULL_SLOTS, replace(FULL, state_dtype=torch.bfloat16), replace(RAGGED, lower_bound=None)]
-
-
-class Waiting:
-    """A window, and records with twice the entries and twice the room that it needs; in front of it tokens wait."""
-
-    def __init__(self, case, device, lens):
-        self.window = window = Window(case, device)
-        num_rows, T = len(case.query_lens), case.spec_query_len
-        self.records = self.room_for(window, 2 * num_rows)
-        before = Window(replace(case, query_lens=(T,) * num_rows, slots=tuple(range(1, num_rows + 1))), device, seed=9)
-        run_verify(before)
-        entries = [2 * num_rows - 1 - row for row in range(num_rows)]
-        for row, (entry, length) in enumerate(zip(entries, lens, strict=True)):
-            for name in ("correction", "key_gate"):
-                getattr(self.records, name)[entry, :, : min(length, T)] = getattr(before.records[0], name)[
-                    row, :, :length
-                ]
-        self.rows = RecordRows(int32(entries, device), int32(lens, device))
-
-    @staticmethod
-    def room_for(window, entries):
-        """Records of nobody, NaN, with room for a window and as many tokens before it."""
-        _, H, T, V = window.records[0].correction.shape
-        size, device = (entries, H, 2 * T), window.device
-        correction = torch.full((*size, V), torch.nan, device=device)
-        dtype = window.case.activation_dtype
-        key_gate = torch.full((*size, 2 * window.case.key_dim), torch.nan, device=device, dtype=dtype)
-        return Records(correction, key_gate, history_len=T)
-
-    def verify(self, run=verify, rows=None, **options):
-        window = self.window
-        return run(
-            *window.activations,
-            window.checkpoint_states[0],
-            self.records,
-            window.layer_gate(),
-            window.query_start_loc,
-            window.state_indices,
-            out=window.out,
-            record_rows=self.rows if rows is None else rows,
-            **options,
-        )
-
-    def commit(self):
-        """What waits, into the states of rows with tokens."""
-        window = self.window
-        tables = [
-            LayerTable.of("t", [x])
-            for x in (window.checkpoint_states[0], self.records.correction, self.records.key_gate)
-        ]
-        slots = torch.where(window.query_start_loc.diff() > 0, window.state_indices, 0)
-        lens = self.rows.history_lens.clamp(max=self.records.history_len)
-        commit_state(*tables, CommitPlan(lens, slots, slots), window.gate, record_rows=self.rows.written)
-
-    def in_float64(self):
-        """Records and outputs by the reference."""
-        window, records = self.window, replace(float64_records(self.records), history_len=self.records.history_len)
-        out = reference.verify(
-            *(x.double() for x in window.activations),
-            window.checkpoint_states[0].double(),
-            records,
-            window.layer_gate(),
-            window.query_start_loc,
-            window.state_indices,
-            out=torch.full_like(window.out, torch.nan, dtype=torch.float64),
-            record_rows=self.rows,
-        )
-        return records, out
 
 
 def check_history(held, device="cpu"):
@@ -224,60 +140,6 @@ def test_commit_reads_the_entries_that_rows_name(run, monkeypatch):
     assert torch.equal(*(storage_bits(window.checkpoint_states[0]) for window in (by_row, named)))
 
 
-ROWS = st.tuples(
-    st.integers(0, 4),  # accepted
-    st.integers(0, 4),  # waited before
-    st.sampled_from([(1, 1), (2, 2), (1, 3), (0, 0)]),  # source and final slot
-    st.sampled_from([[0, 0], [1, 0], [1, 3]]),  # boundaries
-)
-
-
-@given(rows=st.lists(ROWS, max_size=6), has_boundaries=st.booleans(), has_history=st.booleans(), data=st.data())
-def test_rows_wait_that_stay_in_their_slot_and_end_no_block_and_have_room(rows, has_boundaries, has_history, data):
-    """Up to four tokens; else these and what waited are committed, and boundaries lie as much further on."""
-    rows = [(a, h * has_history, slots if a else (0, 0), ends if a else [0, 0]) for a, h, slots, ends in rows]
-    lens, waited, slots, crossed = zip(*rows, strict=True) if rows else ([], [], [], [])
-    entries = data.draw(st.permutations([-1, *range(8)]))[: len(rows)]
-    plan = CommitPlan(
-        int32(lens, "cpu"), *(int32(side, "cpu") for side in (zip(*slots, strict=True) if rows else [[]] * 2))
-    )
-    record_rows = RecordRows(int32(entries, "cpu"), int32(waited, "cpu") if has_history else None)
-    results = []
-    for run in (defer_plan, reference.defer_plan):
-        waiting, now, ends_now = (int32([9] * size, "cpu") for size in (8, len(rows), 2 * len(rows)))
-        options = {"history_len": 4}
-        if has_boundaries:
-            ends = int32(crossed, "cpu").view(-1, 2)
-            options |= {"boundary_lens": ends, "boundary_lens_now": ends_now.view(-1, 2)}
-        run(plan, record_rows, waiting, now, **options)
-        results.append((waiting.tolist(), now.tolist(), ends_now.view(-1, 2).tolist()))
-
-    assert results[0] == results[1]
-    waiting, now, ends_now = results[0]
-    for entry, (a, h, (source, final), ends), left, ends_left in zip(entries, rows, now, ends_now, strict=True):
-        stays = source == final > 0 and not (has_boundaries and any(ends))
-        waits = a == 0 or (stays and a + h <= 4)
-        if entry >= 0:
-            assert (waiting[entry], left) == ((a + h, 0) if waits else (0, a + h))
-        assert entry >= 0 or left == 0
-        assert ends_left == ([length and length + h for length in ends] if has_boundaries else [9, 9])
-    assert all(n == 9 for entry, n in enumerate(waiting) if entry not in entries)
-
-
-def test_half_of_what_boundaries_need_is_refused_and_so_is_room_that_no_verify_has():
-    one = int32([1], "cpu")
-    call = (CommitPlan(one, one, one), RecordRows(one), one, one.clone())
-    for name in ("boundary_lens", "boundary_lens_now"):
-        with pytest.raises(ArgumentError, match="boundary_lens, boundary_lens_now: expected both or neither"):
-            defer_plan(*call, history_len=4, **{name: one[:, None]})
-    with pytest.raises(ShapeError, match="history_len: expected 0 to 16 tokens that may wait, got 17"):
-        defer_plan(*call, history_len=17)
-    held = Waiting(FULL, "cpu", [0, 0, 0])
-    held.records = replace(held.records, history_len=17)
-    with pytest.raises(ShapeError, match=r"records\.history_len: expected 0 to 16 tokens that may wait, got 17"):
-        held.verify()
-
-
 def test_a_verify_that_takes_history_declares_that_it_writes_no_states():
     schema = torch.ops.recoverssm.verify_history.default._schema
     written = {argument.name for argument in schema.arguments if argument.alias_info and argument.alias_info.is_write}
@@ -325,24 +187,6 @@ def test_a_compiled_call_does_what_a_direct_one_does(has_history):
         (compiled.window.out, direct.window.out),
     ):
         assert torch.equal(storage_bits(mine), storage_bits(theirs))
-
-
-def test_entries_by_slot_are_named_by_nobody_else():
-    held = Waiting(FULL, "cpu", [1, 1, 1])
-    with pytest.raises(ConfigError, match="history_len: expected 0 with records by slot, got 4; tokens that wait"):
-        replace(held.records, by_slot=True)
-    held.records = replace(held.records, by_slot=True, history_len=0)
-
-    with pytest.raises(ConfigError, match="record_rows: expected None with records by slot"):
-        held.verify()
-
-
-@pytest.mark.parametrize("name", ["written", "history_lens"])
-def test_vectors_of_another_length_are_refused(name):
-    held = Waiting(FULL, "cpu", [1, 1, 1])
-
-    with pytest.raises(ShapeError, match=rf"record_rows\.{name}: expected \[N=3\], got \[2\]"):
-        held.verify(rows=replace(held.rows, **{name: int32([0, 1], "cpu")}))
 
 
 # --- on a card, with the rows that the table has for small and large batches
@@ -407,23 +251,3 @@ def test_bits_behind_what_waits_do_not_depend_on_the_batch(state_dtype):
         assert torch.equal(out, window.out[tokens])
         entry = int(named.written[row])
         assert torch.equal(*(storage_bits(x[entry].clone()) for x in (records.correction, many.records.correction)))
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "message"),
-    [
-        ("written", [0, 6, 2], r"record_rows\.written\[1\]: expected 0 to 5, an entry of the records, got 6"),
-        ("written", [0, -1, 2], r"record_rows\.written\[1\]: expected 0 to 5, an entry of the records, got -1"),
-        ("written", [0, 2, 2], r"record_rows\.written\[2\]: expected an entry of its own, got 2, which row 1 has"),
-        ("history_lens", [1, -1, 1], r"record_rows\.history_lens\[1\]: expected 0 to 4.*got -1"),
-        ("history_lens", [1, 1, 5], r"record_rows\.history_lens\[2\]: expected 0 to 4.*got 5"),
-    ],
-)
-def test_debug_names_the_row_whose_entry_is_not_its_own(name, value, message):
-    held = Waiting(FULL, "cpu", [1, 1, 1])
-    before = storage_bits(held.records.correction)
-
-    with pytest.raises(ArgumentError, match=message):
-        held.verify(rows=replace(held.rows, **{name: int32(value, "cpu")}), debug=True)
-    assert torch.equal(storage_bits(held.records.correction), before)
-    held.verify(debug=True)

@@ -1,20 +1,14 @@
-"""Records and options of deferred commits that cannot work are refused when a config, a context or a life is made."""
+"""Records, rows and options of deferred commits that cannot work: with a config, a context, a life, or a verify."""
 
 from dataclasses import replace
 
 import pytest
 import torch
 
-from recoverssm import (
-    ArgumentError,
-    CommitContext,
-    ConfigError,
-    GateParams,
-    Records,
-    RecoverSSMState,
-)
-from recoverssm.errors import ShapeError
+from recoverssm import ArgumentError, CommitContext, ConfigError, GateParams, Records, RecoverSSMState, ShapeError
 from tests.test_lifecycle import K, T, V, config_of
+from tests.waiting import Waiting
+from tests.windows import FULL, int32, storage_bits
 
 
 def test_each_option_that_cannot_be_is_refused():
@@ -77,3 +71,41 @@ def test_layers_that_leave_other_room_for_what_waits_are_refused():
 def test_a_batch_of_more_rows_than_the_context_has_is_refused_before_anything_is_launched():
     with pytest.raises(ShapeError, match="expected at most max_num_rows=2 rows, got 3"):
         context_of(records_of(4)).takes_history(3)
+
+
+def test_entries_by_slot_are_named_by_nobody_else():
+    held = Waiting(FULL, "cpu", [1, 1, 1])
+    with pytest.raises(ConfigError, match="history_len: expected 0 with records by slot, got 4; tokens that wait"):
+        replace(held.records, by_slot=True)
+    held.records = replace(held.records, by_slot=True, history_len=0)
+
+    with pytest.raises(ConfigError, match="record_rows: expected None with records by slot"):
+        held.verify()
+
+
+@pytest.mark.parametrize("name", ["written", "history_lens"])
+def test_vectors_of_another_length_are_refused(name):
+    held = Waiting(FULL, "cpu", [1, 1, 1])
+
+    with pytest.raises(ShapeError, match=rf"record_rows\.{name}: expected \[N=3\], got \[2\]"):
+        held.verify(rows=replace(held.rows, **{name: int32([0, 1], "cpu")}))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("written", [0, 6, 2], r"record_rows\.written\[1\]: expected 0 to 5, an entry of the records, got 6"),
+        ("written", [0, -1, 2], r"record_rows\.written\[1\]: expected 0 to 5, an entry of the records, got -1"),
+        ("written", [0, 2, 2], r"record_rows\.written\[2\]: expected an entry of its own, got 2, which row 1 has"),
+        ("history_lens", [1, -1, 1], r"record_rows\.history_lens\[1\]: expected 0 to 4.*got -1"),
+        ("history_lens", [1, 1, 5], r"record_rows\.history_lens\[2\]: expected 0 to 4.*got 5"),
+    ],
+)
+def test_debug_names_the_row_whose_entry_is_not_its_own(name, value, message):
+    held = Waiting(FULL, "cpu", [1, 1, 1])
+    before = storage_bits(held.records.correction)
+
+    with pytest.raises(ArgumentError, match=message):
+        held.verify(rows=replace(held.rows, **{name: int32(value, "cpu")}), debug=True)
+    assert torch.equal(storage_bits(held.records.correction), before)
+    held.verify(debug=True)
