@@ -34,14 +34,16 @@ class RecoverSSMConfig:
         gate_lower_bound: negative for the bounded gate (Kimi-K3: -5), None for the unbounded one.
         cache_mode: "none" keeps the running state of a request; "align" also the states at block ends.
         block_size: tokens of a block, 1 to 2^20; goes with "align" alone.
-        placement: records in "scratch", by speculative row, or in each slot's "page" (``page_layout``).
+        placement: records in "scratch", by speculative row (by ``RecordRows`` with deferred commits), or in each slot's
+            "page" (``page_layout``).
         conv_layout: "SD", a conv slot is [conv_state_len, 3HD], or "DS", it is [3HD, conv_state_len].
         commit: "every_step", or "deferred": accepted tokens wait in the records, where verify takes them as history of
             the state that it reads, until the next window would not fit behind them; ``RecoverSSMState.flush`` for
-            whoever else reads it. Small batches commit before a verify, so that last bits may depend on the batch.
+            whoever else reads it. Small batches commit before a verify, so that last bits may depend on the batch. Not
+            with placement "page".
         tensor_parallel, pipeline_parallel: ranks. micro_batches: parts of a batch that are verified before the first
             of them is committed, each a step. With p stages and m parts p x m steps are in flight, each with staging
-            buffers, a ``CommitContext`` and, in scratch, records of its own.
+            buffers, a ``CommitContext`` and, in scratch with commits every step, records of its own.
         cuda_graph_sizes: *rows* of the batches that are captured; such a graph has rows x T tokens. Kept sorted.
         debug: look at what the device holds, at the price of waiting for it: ``RecoverSSMState`` does so; ``verify``
             and ``CommitContext`` take it as an argument.

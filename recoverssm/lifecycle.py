@@ -59,7 +59,8 @@ class RecoverSSMState:
     """The life of the steps of one cache group: built, recorded, verified, then committed or discarded.
 
     The host keeps count alone; nothing waits for the device unless ``config.debug`` is set. Calls go to the stream of
-    the step's verify, which is also where the builder filled its metadata.
+    the step's verify, which is also where the builder filled its metadata; with deferred commits what calls of all
+    lanes launch must run in the order of the calls.
 
     Args:
         config: as the builder's.
@@ -90,14 +91,18 @@ class RecoverSSMState:
 
     @property
     def waiting_requests(self) -> tuple[RequestSlot, ...]:
-        """Requests in no step whose states may lack accepted tokens, the longest waiting first.
+        """Requests with no tokens in a pending step whose states may lack accepted ones, the longest waiting first.
 
-        None with commits every step. States of requests in a step may lack the same tokens as before it.
+        Empty with commits every step. States of requests with tokens in a step may lack what they lacked before it.
         """
         return () if self._waiting is None else self._waiting.request_slots
 
     def record_step(self, step: StepMetadata) -> RecordRows | None:
         """Take note that ``step`` is about to be verified; a capture or warm-up leaves nothing behind.
+
+        With deferred commits rows with tokens are given entries of the records. Committed is what waits for requests of
+        the batch that are not speculative, for the longest waiting where entries run out, and for rows with tokens
+        where verify takes no history. All this is launched, for a dummy step too: call it before a capture begins.
 
         Returns:
             With deferred commits what verify must be given as ``record_rows``, at addresses that depend on the lane and
@@ -145,8 +150,8 @@ class RecoverSSMState:
 
         Rows with nothing sampled, dropped requests and padding are left bit for bit as they were. A step that
         refuses its arguments is still pending. With deferred commits plan and conv windows are as ever, and so are
-        states that reach a block's end, change their slot, or have as many tokens waiting as there is room for; the
-        others follow later, and verify takes what they lack as history.
+        states that reach a block's end, change their slot, or would have more than ``config.history_len`` tokens
+        waiting; the others follow later, and verify takes what they lack as history.
 
         Args:
             align: in cache mode "align", tokens and blocks of the requests in the order of ``sampled``, as the step
@@ -229,13 +234,16 @@ class RecoverSSMState:
         return False
 
     def flush(self, request_slots: Iterable[RequestSlot] | None = None) -> None:
-        """Bring states up to date, those of all requests or of these, before anybody but their next verify reads them.
+        """Bring states up to date before anybody but their next verify reads them.
 
         For prefix hits, copies, transfers, and requests that leave the batch but whose states are kept. Nothing is
         launched where nothing waits, as with commits every step.
 
+        Args:
+            request_slots: whose; those for which nothing waits may be among them. None: all ``waiting_requests``.
         Raises:
-            StepError: one of these requests is in a step that was neither committed nor discarded.
+            StepError: with deferred commits, one of these requests is in a step that was neither committed nor
+                discarded, unless some of its tokens wait and none are in that step.
             ArgumentError: tensors, not numbers on the host.
         """
         slots = self.waiting_requests if request_slots is None else tuple(request_slots)

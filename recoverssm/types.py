@@ -142,7 +142,8 @@ class Records:
         by_slot: whether they lie beside the states: entry r then belongs to the row that reads state slot r, R >= P.
             Otherwise to row r of the step's speculative batch, R >= N, or to the row that ``RecordRows`` name.
         history_len: positions of an entry, C = history_len + T, for accepted tokens of earlier steps, which commits
-            that are deferred leave in front of the window; 0 with commits every step, and where they lie by slot.
+            that are deferred leave in front of the window, which begins right behind those that wait; 0 with commits
+            every step, and where they lie by slot.
     """
 
     correction: Tensor
@@ -164,10 +165,11 @@ class RecordRows:
     """Where the rows of a step have their records when commits are deferred; from ``RecoverSSMState.record_step``.
 
     Attributes:
-        written: [N] int32, the entry of each row; -1 for rows without tokens and for those of a dummy step, of which
+        written: [N] int32, the entry of each row; -1 for rows without tokens, padding and rows of a dummy step, where
             nothing may be written.
-        history_lens: [N] int32, how many accepted tokens at the front of that entry the row's state lacks; the window
-            is recorded behind them. None where states lack nothing.
+        history_lens: [N] int32, how many accepted tokens at the front of that entry the row's state lacks, 0 for none;
+            token t of the window is recorded at position history_lens + t. None where no state lacks any: windows are
+            then recorded from the first position on.
     """
 
     written: Tensor
