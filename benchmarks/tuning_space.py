@@ -33,7 +33,7 @@ def _staged(**axes: tuple[Constant, ...]) -> tuple[Mapping[str, Constant], ...]:
 
 
 def _wgmma(**axes: tuple[Constant, ...]) -> tuple[Mapping[str, Constant], ...]:
-    usual = {"CAUSAL_BLOCKS": (False,), "STAGED": (False,), "GATE_FIRST": (False,)}
+    usual = {"CAUSAL_BLOCKS": (False,), "EVICT": (True,), "STAGED": (False,), "LATE": (False,), "GATE_FIRST": (False,)}
     return _grid(**usual | {"num_warps": (4,)} | axes)
 
 
@@ -49,10 +49,12 @@ SPACES: Mapping[str, Mapping[str, tuple[Mapping[str, Constant], ...]]] = {
             *_grid(BV=(32, 64), BK=(32,), NUM_STAGES=(3,), num_warps=(2,)),
         ),
         "wgmma": (
-            *_wgmma(BV=(64, 128), KC=(1, 2, 4), AHEAD=(1,), PREFETCH=(False, True), GATE_FIRST=(False, True)),
-            *_wgmma(BV=(64, 128), KC=(1, 2), AHEAD=(1,), PREFETCH=(False, True), maxnreg=(128, 168)),
-            *_wgmma(BV=(128,), KC=(2, 4), AHEAD=(2,), PREFETCH=(False,)),
-            *_wgmma(BV=(128,), KC=(2, 4), AHEAD=(1,), PREFETCH=(False,), STAGED=(True,), maxnreg=(168,)),
+            *_wgmma(BV=(64, 128), KC=(1, 2, 4), AHEAD=(1,), PREFETCH=(0, 1), GATE_FIRST=(False, True)),
+            *_wgmma(BV=(64, 128), KC=(1, 2), AHEAD=(1,), PREFETCH=(0, 1, 2), maxnreg=(128, 168)),
+            *_wgmma(BV=(128,), KC=(1, 2), AHEAD=(1,), EVICT=(False,), PREFETCH=(0,), maxnreg=(128, 168)),
+            *_wgmma(BV=(64, 128), KC=(1, 2, 4), AHEAD=(1,), LATE=(True,), PREFETCH=(0, 2), maxnreg=(128, 168)),
+            *_wgmma(BV=(128,), KC=(2, 4), AHEAD=(2,), LATE=(False, True), PREFETCH=(0,)),
+            *_wgmma(BV=(128,), KC=(2, 4), AHEAD=(1,), PREFETCH=(0,), STAGED=(True,), maxnreg=(168,)),
         ),
         "mma": (
             *_mma(BV=(16, 32, 64), SLICE=(16, 32), AHEAD=(1,)),

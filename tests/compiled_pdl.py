@@ -27,7 +27,7 @@ def compile_only(self, tensors, addresses):
 
 
 def facts(ptx, state_bytes):
-    """Accesses of a compiled kernel between its waits; the state is all that is read with the policy evict_first."""
+    """Accesses of a compiled kernel between its waits; of the state, and of nothing else, whole lines are asked for."""
     found = {"arithmetic": sorted(Counter(ARITHMETIC.findall(ptx)).items()), "waits": ptx.count(WAIT)}
     if WAIT in ptx:
         # Rows without work branch off after the first loads and stand first: a wait, zeros, a jump to the end.
@@ -39,7 +39,7 @@ def facts(ptx, state_bytes):
 
 
 def accesses(ptx):
-    return [word[1] or word[3] or ("state" if "evict_first" in word[2] else "load") for word in WORD.finditer(ptx)]
+    return [word[1] or word[3] or ("state" if "L2::128B" in word[2] else "load") for word in WORD.finditer(ptx)]
 
 
 def call(dtype, bound, num_rows, enable_pdl):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import operator
+import re
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -27,6 +28,8 @@ from tests.gluon_values import (
     rounded,
     to_tensor,
 )
+
+VECTOR_LOAD = re.compile(r"ld\.global(\.L[12]::\w+)*\.v4\.b32 \{\$0, \$1, \$2, \$3\}, \[\$4\];")
 
 
 class Machine:
@@ -163,6 +166,16 @@ class Machine:
         pointer, lanes, others = self._lanes(pointer, mask, *others)
         result = encode(others[0].data if others else poison(pointer.shape, dtype), dtype)
         return Tensor(decode(self._read(pointer, lanes, np.array(result)), dtype), dtype, pointer.known_layout)
+
+    def _load_vectors(self, pointer: Tensor, pack: int) -> Tensor:
+        """16 bytes from the first of every ``pack`` pointers in a row."""
+        groups = pointer.data.reshape(-1, pack)
+        itemsize = pointer.dtype.element_ty.primitive_bitwidth // 8
+        if pack * itemsize != 16 or (groups != groups[:, :1] + np.arange(pack) * itemsize).any():
+            raise MemoryFault(f"a load of 16 bytes: expected {16 // itemsize} pointers to items side by side a thread")
+        if (groups[:, 0] % 16).any():
+            raise MemoryFault("a load of 16 bytes does not begin at a multiple of 16 bytes")
+        return self.do_load(pointer)
 
     def do_store(self, pointer: Tensor, value: Any, mask: Any = None, **_: Any) -> None:
         shape, dtype = pointer.shape, pointer.dtype.element_ty
@@ -302,6 +315,8 @@ class Machine:
         self, asm: str, constraints: str, args: Sequence[Any], dtype: Any, is_pure: bool, pack: int
     ) -> Any:
         source = " ".join(asm.split())
+        if VECTOR_LOAD.fullmatch(source):
+            return self._load_vectors(args[0], pack)
         inputs = broadcast_all(*(to_tensor(a) for a in args)) if args else []
         emulate = self.asm.get(source) or known_ptx(source, len(inputs))
         if emulate is None:

@@ -18,6 +18,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from recoverssm.kernels.gluon_compat import async_load, thread_barrier
+from recoverssm.kernels.probes import load_lines
 from tests.gluon_interpreter import Emulated, MemoryFault, run
 
 
@@ -215,6 +216,25 @@ def _async_copy_kernel(x_ptr, y_ptr, SIZE: gl.constexpr, WAIT: gl.constexpr):
     async_copy.wait_group(0)
     rounded = gl.inline_asm_elementwise("cvt.rna.tf32.f32 $0, $1;", "=r,r", [x], dtype=gl.float32, is_pure=True, pack=1)
     gl.store(y_ptr + offs, rounded)
+
+
+@gluon.jit
+def _vector_load_kernel(x_ptr, y_ptr, STEP: gl.constexpr, START: gl.constexpr):
+    offs = gl.arange(0, 64, layout=gl.BlockedLayout([4], [32], [1], [0]))
+    x = load_lines(x_ptr + START + offs * STEP, True)
+    gl.store(y_ptr + offs, x)
+
+
+def test_a_load_of_16_bytes_takes_what_follows_the_first_of_its_pointers():
+    x, y = torch.arange(256.0), torch.zeros(64)
+
+    run(_vector_load_kernel, (1,), x, y, STEP=1, START=4)
+
+    assert torch.equal(y, x[4:68])
+    with pytest.raises(MemoryFault, match="expected 4 pointers to items side by side"):
+        run(_vector_load_kernel, (1,), x, y, STEP=2, START=4)
+    with pytest.raises(MemoryFault, match="multiple of 16 bytes"):
+        run(_vector_load_kernel, (1,), x, y, STEP=1, START=1)
 
 
 @pytest.mark.parametrize("wait", [True, False])

@@ -40,7 +40,17 @@ EARLY = [
 
 
 @pytest.mark.parametrize(
-    "changed", [{}, {"PREFETCH": True}, {"STAGED": True}, {"AHEAD": 2}, {"BV": 64}, {"GATE_FIRST": True}], ids=str
+    "changed",
+    [
+        {},
+        {"PREFETCH": 1},
+        {"STAGED": True},
+        {"AHEAD": 2},
+        {"BV": 64},
+        {"GATE_FIRST": True},
+        {"LATE": True, "PREFETCH": 2},
+    ],
+    ids=str,
 )
 @pytest.mark.parametrize("case", EARLY, ids=str)
 def test_emulated_early_start_touches_nothing_early_but_states_slots_and_starts(case, changed, monkeypatch):

@@ -168,7 +168,17 @@ def test_emulated_tilings_and_an_early_start_match_reference(dtype, changed):
     life.step([8])
     life.history = ints(5)
 
-    life.step([8], **changed, PDL=True, launch_pdl=True, PREFETCH=True)
+    life.step([8], **changed, PDL=True, launch_pdl=True, PREFETCH=1)
+
+
+@pytest.mark.parametrize("changed", [{"PREFETCH": 2}, {"STAGED": True, "EVICT": False}], ids=str)
+@pytest.mark.parametrize("dtype", U_TOL, ids=str)
+def test_emulated_states_loaded_late_match_reference(dtype, changed):
+    life = Life(1, 8, dtype)
+    life.step([8])
+    life.history = ints(5)
+
+    life.step([8], **changed, LATE=True)
 
 
 @pytest.mark.parametrize("dtype", U_TOL, ids=str)

@@ -27,8 +27,8 @@ from tests.windows import (
 )
 
 U_TOL = {torch.float32: 5e-7, torch.bfloat16: 2e-6}  # a 16-bit state meets probes of 16 bits
-CONSTANTS = {"BV": 128, "CAUSAL_BLOCKS": False, "KC": 2, "AHEAD": 1, "STAGED": False, "PREFETCH": False}
-CONSTANTS |= {"GATE_FIRST": False}
+CONSTANTS = {"BV": 128, "CAUSAL_BLOCKS": False, "KC": 2, "AHEAD": 1, "EVICT": True}
+CONSTANTS |= {"STAGED": False, "LATE": False, "PREFETCH": 0, "GATE_FIRST": False}
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +106,9 @@ def test_emulated_tilings_match_reference(changed, dtype, monkeypatch):
 def test_emulated_splits_and_stagings_give_the_same_bits(length, dtype, monkeypatch):
     """Chunks of channels do so on tensor cores alone, which take a product's terms in the order of the channels."""
     case, bits = wide((length,), (1,), length, state_dtype=dtype), []
-    for changed in [{}, {"BV": 64}, {"AHEAD": 2}, {"PREFETCH": True}, {"STAGED": True}, {"GATE_FIRST": True}]:
+    late = {"LATE": True, "PREFETCH": 2}
+    others = [{"BV": 64}, {"AHEAD": 2}, {"PREFETCH": 1}, {"STAGED": True}, {"GATE_FIRST": True}, {"EVICT": False}]
+    for changed in [{}, *others, late, late | {"STAGED": True}, {"LATE": True, "BV": 64}]:
         use_form(monkeypatch, "verify", "wgmma", "cpu", **CONSTANTS | changed)
         window = Window(case, "cpu")
         run_verify(window)

@@ -66,10 +66,27 @@ def load_places(x_s, ITEM_BITS: gl.constexpr, layout: gl.constexpr):
 
 
 @gluon.jit
-def load_chunk(state_ptrs, I: gl.constexpr, K: gl.constexpr, KK: gl.constexpr):
+def load_lines(ptrs, EVICT: gl.constexpr):
+    """What ptrs [R, N] point to, 16 bytes of a row a thread; the L2 fetches all of a line of which a part is missing.
+
+    In the order of fragments four threads take half a line at once, and the other half with their next load.
+    """
+    ITEMS: gl.constexpr = 128 // ptrs.dtype.element_ty.primitive_bitwidth
+    L1: gl.constexpr = "L1::evict_first." if EVICT else ""
+    return gl.inline_asm_elementwise(
+        "ld.global." + L1 + "L2::128B.v4.b32 {$0, $1, $2, $3}, [$4];",
+        "=r,=r,=r,=r" + ",l" * ITEMS,
+        [ptrs],
+        dtype=ptrs.dtype.element_ty,
+        is_pure=False,
+        pack=ITEMS,
+    )
+
+
+@gluon.jit
+def load_chunk(state_ptrs, I: gl.constexpr, K: gl.constexpr, KK: gl.constexpr, EVICT: gl.constexpr):
     """Chunk I of the state: 64 value rows, KK channels; chunks go along the channels first."""
-    ptrs = state_ptrs + ((I // (K // KK)) * 64 * K + (I % (K // KK)) * KK)
-    return gl.load(ptrs, eviction_policy="evict_first")  # nobody reads it again before the L2 has seen all layers
+    return load_lines(state_ptrs + ((I // (K // KK)) * 64 * K + (I % (K // KK)) * KK), EVICT)
 
 
 @gluon.jit
@@ -126,6 +143,7 @@ def probe_slice(
     TP: gl.constexpr,
     KC: gl.constexpr,
     AHEAD: gl.constexpr,
+    EVICT: gl.constexpr,
     NUM_SLICES: gl.constexpr,
 ):
     """The products of value rows 64 I to 64 I + 63 with all probes, [64, 2 TP] fp32, and the chunks that follow.
@@ -169,7 +187,7 @@ def probe_slice(
             if I + AHEAD < NUM_SLICES or j + 1 == KC:
                 both, small = warpgroup_mma_wait(0, deps=(both, small))
         if I + AHEAD < NUM_SLICES:
-            chunks = chunks + (load_chunk(state_ptrs, (I + AHEAD) * KC + j, KK * KC, KK),)
+            chunks = chunks + (load_chunk(state_ptrs, (I + AHEAD) * KC + j, KK * KC, KK, EVICT),)
     lead_sum, rest_sum = halves(both)
     lead_sum = gl.convert_layout(lead_sum, narrow, assert_trivial=True)
     rest_sum = gl.convert_layout(rest_sum, narrow, assert_trivial=True)

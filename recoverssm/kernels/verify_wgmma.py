@@ -78,8 +78,10 @@ def _verify_wgmma_kernel(
     CAUSAL_BLOCKS: gl.constexpr,  # couplings that no gate can make overflow
     KC: gl.constexpr,  # chunks of channels in a slice of 64 value rows
     AHEAD: gl.constexpr,  # slices whose loads are under way at once
+    EVICT: gl.constexpr,  # the state's lines leave the L1 first
     STAGED: gl.constexpr,  # activations are copied to shared memory, before the state, not read in two layouts
-    PREFETCH: gl.constexpr,  # slices that are not ahead are asked for: behind those or, unless STAGED, the probes
+    LATE: gl.constexpr,  # unless PDL, the L2 is asked for 64 rows, whose loads stand behind the copy into the records
+    PREFETCH: gl.constexpr,  # the L2 is asked for slices that are not ahead: 1 early, 2 behind the couplings unless PDL
     GATE_FIRST: gl.constexpr,  # the gate's parameters are asked for before the state
     PDL: gl.constexpr,  # begins beside the kernel before, which must leave states, slots and starts alone
 ):
@@ -105,6 +107,7 @@ def _verify_wgmma_kernel(
     ITEM_BITS: gl.constexpr = 32 if FP32 else 16
     NUM_SLICES: gl.constexpr = BV // 64
     KK: gl.constexpr = K // KC
+    ASK_SOON: gl.constexpr = PREFETCH == 1 or (PDL and PREFETCH == 2)
     LOG2_E: gl.constexpr = 1.4426950408889634
     SCALE: gl.constexpr = 1.0 if TP <= 8 else 2.0**58  # 16 tokens of e^-5 reach e^-80; with this nothing is denormal
     pid = gl.program_id(0)
@@ -150,9 +153,9 @@ def _verify_wgmma_kernel(
         entry_correction_ptr = correction_ptr + record * stride_correction_row + pid_h * C * V + pid_v * BV
         history = load_history(entry_ptr, entry_correction_ptr, history_len, TP, K, V, BV)
     chunks = ()
-    if PDL or not STAGED:
+    if PDL or not (STAGED or LATE):
         for i in gl.static_range(AHEAD * KC):
-            chunks = chunks + (load_chunk(state_ptrs, i, K, KK),)
+            chunks = chunks + (load_chunk(state_ptrs, i, K, KK, EVICT),)
     if PDL:
         # Nothing above is written during a step. Every program waits: who waits for us has then waited for all before.
         gdc_wait()
@@ -211,10 +214,12 @@ def _verify_wgmma_kernel(
         copy_tokens(query_s, q_head_ptr, stride_q_token, query_len, vectors)
         copy_tokens(values_s, v_head_ptr, stride_v_token, query_len, of_values)
         async_copy.commit_group()
-        if not PDL:
+        if LATE and not PDL:
+            prefetch(state_ptr, slot * stride_state_slot, pid_h * V + pid_v * BV, 0, 64, K)
+        elif not PDL:
             for i in gl.static_range(AHEAD * KC):
-                chunks = chunks + (load_chunk(state_ptrs, i, K, KK),)
-        if PREFETCH:
+                chunks = chunks + (load_chunk(state_ptrs, i, K, KK, EVICT),)
+        if ASK_SOON:
             prefetch(state_ptr, slot * stride_state_slot, pid_h * V + pid_v * BV, AHEAD * 64, BV, K)
         thread_barrier()  # the assembler would move the state's loads behind the probes
         async_copy.wait_group(0)
@@ -230,6 +235,8 @@ def _verify_wgmma_kernel(
         v_head_ptr = v_ptr + first_token * stride_v_token + pid_h * V + pid_v * BV
         value_n = gl.load(v_head_ptr + offs_vt * stride_v_token + offs_vv, offs_vt < query_len, 0.0)
         values_s = gl.allocate_shared_memory(v_ptr.dtype.element_ty, [TN, BV], plain)
+        if LATE and not PDL:
+            prefetch(state_ptr, slot * stride_state_slot, pid_h * V + pid_v * BV, 0, 64, K)
     if pid_v == 0 and not RECORDED:
         key_gate_ptrs = record_ptr + token_n * (2 * K) + offs_n
         gl.store(key_gate_ptrs, key_n, mask_n, eviction_policy="evict_last")
@@ -245,6 +252,9 @@ def _verify_wgmma_kernel(
             query = load_places(query_s, ITEM_BITS, own_channel)
     else:
         values_s.store(value_n)
+    if LATE and not PDL:  # behind what gates, probes and couplings begin with
+        for i in gl.static_range(AHEAD * KC):
+            chunks = chunks + (load_chunk(state_ptrs, i, K, KK, EVICT),)
 
     # The decays since the window began, and the probes.
     if GATE_FIRST:
@@ -366,7 +376,7 @@ def _verify_wgmma_kernel(
     probe_scale_s.store(probe_scale)
     if HISTORY:
         history_scale_s = history_scale(history)
-    if PREFETCH and not STAGED:
+    if ASK_SOON and not STAGED:
         prefetch(state_ptr, slot * stride_state_slot, pid_h * V + pid_v * BV, AHEAD * 64, BV, K)
 
     if not STAGED:
@@ -413,6 +423,8 @@ def _verify_wgmma_kernel(
             history_sums = coupling_sums(left_lead, left_rest, history_right_s, coupled, IN_ORDER)
             history_sums_s = gl.allocate_shared_memory(gl.float32, [4, 2 * TP, TP], flat3, history_sums)
         history_couplings_s = history_couplings(history_sums_s, history_scale_s)
+    if PREFETCH == 2 and not PDL:
+        prefetch(state_ptr, slot * stride_state_slot, pid_h * V + pid_v * BV, AHEAD * 64, BV, K)
     fence_async_shared()  # of the probes; it may wait for loads, so not before the couplings
     if R > 0:
         tail_sums_s = gl.allocate_shared_memory(gl.float32, [4, TN, 8], flat3)
@@ -468,7 +480,7 @@ def _verify_wgmma_kernel(
             before = history_slice(history, history_couplings_s, i)
         if R > 0:
             tail_slice(tail_products_s, chunks, tail_s, i, KC, R)
-        products, chunks = probe_slice(chunks, probes_s, third_s, state_ptrs, i, TP, KC, AHEAD, NUM_SLICES)
+        products, chunks = probe_slice(chunks, probes_s, third_s, state_ptrs, i, TP, KC, AHEAD, EVICT, NUM_SLICES)
         if HISTORY:
             products += gl.convert_layout(before, products.type.layout, assert_trivial=True)
         if STAGED:
