@@ -10,7 +10,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
 from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma, warpgroup_mma_wait
 
-from recoverssm.kernels.coupling import cut_parts, rows, stack, tf32_parts
+from recoverssm.kernels.coupling import below, cut_parts, rows, split_tokens, stack, tf32_parts
 from recoverssm.kernels.gate import log2_decay_step, power_of_two
 from recoverssm.kernels.probes import copy_tokens, load_places
 
@@ -76,6 +76,28 @@ def history_scale(history):
     key = keys_s.load(vectors).to(gl.float32)
     flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     return gl.allocate_shared_memory(gl.float32, [keys_s.shape[0]], flat, gl.rsqrt(gl.sum(key * key, 1) + 1e-6))
+
+
+@gluon.jit
+def history_operands(right_s, key_probe, query_probe, history_key, JOINT: gl.constexpr):
+    """What is multiplied for couplings with the history's keys, in shared memory by quarters of the channels.
+
+    Args:
+        right_s: the window's keys, which if JOINT these stand behind, [4, TP + TH, K / 4]. key_probe, query_probe:
+            [TP, K]. history_key: [TH, K], decayed to the history's end.
+    Returns:
+        Probes, unless JOINT, and keys.
+    """
+    TP: gl.constexpr = key_probe.shape[0]
+    QUARTER: gl.constexpr = right_s.shape[2]
+    layout: gl.constexpr = right_s.type.layout
+    left_s = right_s
+    keys_s = right_s.slice(TP, TP, dim=1) if JOINT else gl.allocate_shared_memory(gl.float32, [4, TP, QUARTER], layout)
+    keys_s.store(split_tokens(history_key))
+    if not JOINT:
+        probes = split_tokens(below(key_probe, query_probe))
+        left_s = gl.allocate_shared_memory(gl.float32, [4, 2 * TP, QUARTER], layout, probes)
+    return left_s, keys_s
 
 
 @gluon.jit

@@ -36,28 +36,24 @@ def load_split_places(
 
 
 @gluon.jit
-def store_tail(
-    tail_s,
-    tail_right_s,
-    right_s,
-    log2_decay,
-    gates,
-    keys,
-    queries,
-    dt_bias,
-    gate_scale,
-    lower_bound,
-    BOUNDED: gl.constexpr,
-    ITEM_BITS: gl.constexpr,
+def shared_tail(
+    right_s, log2_decay, tokens, dt_bias, gate_scale, lower_bound, BOUNDED: gl.constexpr, ITEM_BITS: gl.constexpr
 ):
-    """Probes to tail_s [2 R, K], their channels in order, and what couples them to keys.
+    """The tail's probes and keys in shared memory.
 
     Args:
-        tail_right_s: [4, 8, K / 4] for the probes once more; right_s: [4, 16, K / 4] for the keys.
-        log2_decay: [1, K] since the window began, at the eighth token.
+        right_s: [4, 16, K / 4], the keys of couplings, among which the tail's are stored. log2_decay: [1, K] since the
+            window began, at the eighth token. tokens: gates, keys and queries, R of each, [1, K].
+    Returns:
+        Probes [2 R, K], their channels in order; once more for couplings, [4, 8, K / 4].
     Gates of tokens that are not there do no harm: only such tokens meet them.
     """
-    N: gl.constexpr = tail_s.shape[0]
+    gates, keys, queries = tokens
+    N: gl.constexpr = 2 * len(keys)
+    K: gl.constexpr = 4 * right_s.shape[2]
+    tail_s = gl.allocate_shared_memory(gl.float32, [N, K], gl.SwizzledSharedLayout(1, 1, 1, [1, 0]))
+    tail_right_s = gl.allocate_shared_memory(gl.float32, [4, 8, K // 4], right_s.type.layout)
+    dt_bias = gl.convert_layout(dt_bias, log2_decay.type.layout, assert_trivial=True)
     probes = ()
     coupled = ()
     for r in gl.static_range(len(keys)):
@@ -71,14 +67,36 @@ def store_tail(
     by_place.store(gl.reshape(rows_of_probes, by_place.shape))
     tail_right_s.slice(0, N, dim=1).store(split_tokens(rows_of_probes))
     right_s.slice(8, 2, dim=1).store(split_tokens(stack(coupled + coupled, 0, 2)))  # a row has no slice of its own
+    return tail_s, tail_right_s
 
 
 @gluon.jit
 def tail_coupling_sums(right_s, tail_right_s, mma: gl.constexpr):
-    """How all keys meet the tail's probes, by quarters of the channels: [4, 16, 8]."""
+    """How all keys meet the tail's probes, by quarters of the channels: [4, 16, 8] in shared memory."""
+    sums_s = gl.allocate_shared_memory(
+        gl.float32, [4, right_s.shape[1], 8], gl.SwizzledSharedLayout(1, 1, 1, [2, 1, 0])
+    )
     left = left_fragments(right_s.load(gl.DotOperandLayout(0, mma, 4)), mma, False)
     left_lead, left_rest = tf32_parts(left)
-    return coupling_sums(left_lead, left_rest, tail_right_s, mma, False)
+    sums_s.store(coupling_sums(left_lead, left_rest, tail_right_s, mma, False))
+    return sums_s
+
+
+@gluon.jit
+def tail_couplings(sums_s, key_scale_s):
+    """Couplings of the tail's probes and all keys, [8, 16] in shared memory.
+
+    Sums are of a key and a probe, the other way around: eight probes are a product's narrow side.
+
+    Args:
+        sums_s: [4, 16, 8], what ``tail_coupling_sums`` gives. key_scale_s: [16].
+    """
+    quarters: gl.constexpr = gl.BlockedLayout([4, 1, 1], [1, 4, 8], [1, 4, 1], [2, 1, 0])
+    scale = key_scale_s.load(gl.SliceLayout(1, gl.SliceLayout(0, quarters)))
+    couplings = gl.sum(sums_s.load(quarters), 0) * scale[:, None]
+    couplings_s = gl.allocate_shared_memory(gl.float32, [8, sums_s.shape[1]], gl.SwizzledSharedLayout(1, 1, 1, [1, 0]))
+    couplings_s.permute((1, 0)).store(couplings)
+    return couplings_s
 
 
 @gluon.jit

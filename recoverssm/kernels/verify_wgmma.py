@@ -9,22 +9,17 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared
 
-from recoverssm.kernels.coupling import (
-    add,
-    below,
-    block_sums,
-    coupling_sums,
-    interleaved,
-    joint_coupling_sums,
-    left_fragments,
-    rounded_product,
-    rows,
-    split_tokens,
-    tf32_parts,
-)
+from recoverssm.kernels.coupling import add, rounded_product, rows
 from recoverssm.kernels.gate import log2_decay_step, power_of_two
 from recoverssm.kernels.gluon_compat import gdc_launch_dependents, gdc_wait, thread_barrier
-from recoverssm.kernels.history import decayed_history, history_couplings, history_scale, history_slice, load_history
+from recoverssm.kernels.history import (
+    decayed_history,
+    history_couplings,
+    history_operands,
+    history_scale,
+    history_slice,
+    load_history,
+)
 from recoverssm.kernels.probes import (
     channel,
     copy_tokens,
@@ -35,7 +30,15 @@ from recoverssm.kernels.probes import (
     shared_probes,
 )
 from recoverssm.kernels.solve import solve
-from recoverssm.kernels.tail import load_split_places, load_tail, store_tail, tail_coupling_sums, tail_slice
+from recoverssm.kernels.tail import (
+    load_split_places,
+    load_tail,
+    shared_tail,
+    tail_coupling_sums,
+    tail_couplings,
+    tail_slice,
+)
+from recoverssm.kernels.window import far_sums, window_couplings, window_operands, window_scales, window_sums
 
 
 @gluon.jit
@@ -102,13 +105,11 @@ def _verify_wgmma_kernel(
     TP: gl.constexpr = 4 if FEW else 8 if T - R <= 8 else 16  # the others, with padding
     TN: gl.constexpr = 4 if FEW else 8 if T <= 8 else 16  # all, with padding
     # Of 16 tokens the first eight's probes do not meet the last eight's keys: theirs stand together.
-    HALVED: gl.constexpr = TP == 16 and not CAUSAL_BLOCKS
-    GROUP: gl.constexpr = 8 if HALVED else TP
+    GROUP: gl.constexpr = 8 if TP == 16 and not CAUSAL_BLOCKS else TP
     ITEM_BITS: gl.constexpr = 32 if FP32 else 16
     NUM_SLICES: gl.constexpr = BV // 64
     KK: gl.constexpr = K // KC
     ASK_SOON: gl.constexpr = PREFETCH == 1 or (PDL and PREFETCH == 2)
-    LOG2_E: gl.constexpr = 1.4426950408889634
     SCALE: gl.constexpr = 1.0 if TP <= 8 else 2.0**58  # 16 tokens of e^-5 reach e^-80; with this nothing is denormal
     pid = gl.program_id(0)
     pid_v = pid % (V // BV)
@@ -281,189 +282,59 @@ def _verify_wgmma_kernel(
     else:
         probes_s, third_s = shared_probes(key_probe, query_probe, ITEM_BITS, GROUP)
 
-    # Couplings of the tokens: what the keys before it add to a probe.
-    # Channels of these products keep their order, so that matrices of 8 rows of 16 bytes are loaded as fragments
-    # (ldmatrix); not with a tail, whose rows are fewer.
-    IN_ORDER: gl.constexpr = R == 0
-    K_WIDTH: gl.constexpr = 1 if IN_ORDER else 4
-    swizzled: gl.constexpr = gl.SwizzledSharedLayout(4 if IN_ORDER else 16, 1, 8 if IN_ORDER else 2, [2, 1, 0])
+    IN_ORDER: gl.constexpr = R == 0  # of a tail there are fewer rows than ldmatrix takes
     SHARED_PROBES: gl.constexpr = FP32 and PLAIN
     JOINT: gl.constexpr = HISTORY and not CAUSAL_BLOCKS  # the history's keys stand behind the window's
-    NUM_RIGHT: gl.constexpr = 2 * TP if CAUSAL_BLOCKS or FEW or JOINT else TP
-    NUM_LEFT: gl.constexpr = 4 * TP if FEW else 2 * TP
-    right_s = gl.allocate_shared_memory(gl.float32, [4, NUM_RIGHT + TN - TP, K // 4], swizzled)
-    coupled_s = right_s
-    if R > 0 or JOINT:
-        coupled_s = right_s.slice(0, TP, dim=1)
-    if CAUSAL_BLOCKS:
-        # Within a block of four tokens from the block's start, which cannot overflow; from the block before it through
-        # that block's end. A decay beyond 2^-26 in one step is below what fp32 can tell from none left.
-        steps = rows(gl.maximum(log2_step, -26.0), own_place)
-        prefix, suffix = block_sums(steps, 4, own_channel)
-        up = gl.exp2(prefix)
-        left_s = gl.allocate_shared_memory(
-            gl.float32, [4, 2 * TP, K // 4], swizzled, split_tokens(below(key * up, query * up))
-        )
-        coupled_s.store(split_tokens(below(key * gl.exp2(-prefix), key * gl.exp2(suffix))))
-        if TP == 16:
-            # Blocks further apart meet in the middle.
-            prefix, suffix = block_sums(steps, 8, own_channel)
-            up = gl.where(offs_t < 8, 0.0, gl.exp2(prefix))
-            far_left_s = gl.allocate_shared_memory(
-                gl.float32, [4, 2 * TP, K // 4], swizzled, split_tokens(below(key * up, query * up))
-            )
-            far_right_s = gl.allocate_shared_memory(
-                gl.float32, [4, TP, K // 4], swizzled, split_tokens(gl.where(offs_t < 8, key * gl.exp2(suffix), 0.0))
-            )
-    else:
-        undecayed = key * (power_of_two(log2_decay * -1.0) * (1.0 / SCALE))
-        probes = interleaved(key_probe, query_probe, GROUP)
-        if FEW:  # both parts at once: there is room in a tile
-            undecayed = below(*tf32_parts(undecayed))
-            probes = below(*tf32_parts(probes))
-        if not SHARED_PROBES:
-            left_s = gl.allocate_shared_memory(gl.float32, [4, NUM_LEFT, K // 4], swizzled, split_tokens(probes))
-        coupled_s.store(split_tokens(undecayed))
+    left_s, right_s, coupled_s, far_left_s, far_right_s = window_operands(
+        key,
+        query,
+        key_probe,
+        query_probe,
+        log2_step,
+        log2_decay,
+        probes_s,
+        TN,
+        SCALE,
+        GROUP,
+        CAUSAL_BLOCKS,
+        JOINT,
+        SHARED_PROBES,
+        IN_ORDER,
+        own_place,
+    )
     if HISTORY:
-        history_right_s = (
-            right_s.slice(TP, TP, dim=1) if JOINT else gl.allocate_shared_memory(gl.float32, [4, TP, K // 4], swizzled)
-        )
-        history_right_s.store(split_tokens(history_key))
-        if not JOINT:
-            history_left_s = gl.allocate_shared_memory(
-                gl.float32, [4, 2 * TP, K // 4], swizzled, split_tokens(below(key_probe, query_probe))
-            )
-
-    flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
-    flat2: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
-    flat3: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [2, 1, 0])
+        history_left_s, history_right_s = history_operands(right_s, key_probe, query_probe, history_key, JOINT)
     tail_s = probes_s
     if R > 0:
-        tail_s = gl.allocate_shared_memory(gl.float32, [2 * R, K], flat2)
-        tail_right_s = gl.allocate_shared_memory(gl.float32, [4, 8, K // 4], swizzled)
+        tail = (tail_gates, tail_keys, tail_queries)
         before = rows(log2_decay, own_place)[TP - 1]
-        bias = gl.convert_layout(dt_bias, own_place, assert_trivial=True)
-        store_tail(
-            tail_s,
-            tail_right_s,
-            right_s,
-            before,
-            tail_gates,
-            tail_keys,
-            tail_queries,
-            bias,
-            gate_scale,
-            lower_bound,
-            BOUNDED,
-            ITEM_BITS,
-        )
-
-    key_n = key_n.to(gl.float32)
-    query_n = query_n.to(gl.float32)
-    key_scale = gl.rsqrt(gl.sum(key_n * key_n, 1) + 1e-6)
-    out_scale = gl.rsqrt(gl.sum(query_n * query_n, 1) + 1e-6) * query_scale
-    beta = 1.0 / (1.0 + gl.exp2(-LOG2_E * raw_beta))
-    key_scale_s = gl.allocate_shared_memory(gl.float32, [TN], flat)
-    probe_scale_s = gl.allocate_shared_memory(gl.float32, [2 * TN], flat)
-    scales_s = gl.allocate_shared_memory(gl.float32, [TN, 4], flat2)
-    of_value = gl.join(beta, out_scale * (1.0 / SCALE))
-    of_products = gl.join(beta * key_scale * (1.0 / SCALE), out_scale)
-    scales_s.store(gl.reshape(gl.join(of_value, of_products), [TN, 4]))
-    probe_scale = below(beta * key_scale, out_scale)
-    key_scale_s.store(key_scale)
-    if R > 0 or HALVED:  # those of the first eight tokens first
-        probe_scale = gl.reshape(gl.permute(gl.reshape(probe_scale, [2, 2, 8]), (1, 0, 2)), [2 * TN])
-    probe_scale_s.store(probe_scale)
+        tail_s, tail_right_s = shared_tail(right_s, before, tail, dt_bias, gate_scale, lower_bound, BOUNDED, ITEM_BITS)
+    key_scale_s, probe_scale_s, scales_s = window_scales(key_n, query_n, raw_beta, query_scale, SCALE, GROUP)
     if HISTORY:
         history_scale_s = history_scale(history)
     if ASK_SOON and not STAGED:
         prefetch(state_ptr, slot * stride_state_slot, pid_h * V + pid_v * BV, AHEAD * 64, BV, K)
 
-    if not STAGED:
-        sums_s = gl.allocate_shared_memory(gl.float32, [4, NUM_LEFT, NUM_RIGHT], flat3)
     coupled: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [4, 1, 1], [1, 16, 8])
-    TILE: gl.constexpr = 16 if FEW or HALVED else 2 * TP  # probes that meet the same keys, or all parts of a few
-    as_left: gl.constexpr = gl.DistributedLinearLayout(
-        ([[8, 0], [0, 4], [0, 8], [0, 16]] if IN_ORDER else [[0, 1], [0, 2], [8, 0], [0, 16]])
-        + ([[16, 0]] if TILE == 32 else []),
-        [[0, 1 if IN_ORDER else 4], [0, 2 if IN_ORDER else 8], [1, 0], [2, 0], [4, 0]],
-        [[0, 32], [0, 64]],
-        [],
-        [TILE, K],
-    )
-    as_fragments: gl.constexpr = gl.DotOperandLayout(0, coupled, K_WIDTH)
-    sums = ()
-    for i in gl.static_range(NUM_LEFT // TILE):
-        met_s = right_s if JOINT else coupled_s.slice(0, 8, dim=1) if HALVED and i == 0 else coupled_s
-        if FEW:
-            if SHARED_PROBES:
-                left = left_fragments(split_tokens(probes_s.load(as_left)), coupled, True)
-            else:
-                left = left_fragments(left_s.load(as_fragments), coupled, True)
-            sums += (joint_coupling_sums(left, met_s, coupled),)
-        else:
-            if SHARED_PROBES:
-                lead, rest = probes_s.slice(i * TILE, TILE), probes_s.slice(2 * TP + i * TILE, TILE)
-                left_lead = left_fragments(split_tokens(lead.load(as_left)), coupled, IN_ORDER)
-                left_rest = left_fragments(split_tokens(rest.load(as_left)), coupled, IN_ORDER)
-            else:
-                left = left_fragments(left_s.slice(i * TILE, TILE, dim=1).load(as_fragments), coupled, IN_ORDER)
-                left_lead, left_rest = tf32_parts(left)
-            sums += (coupling_sums(left_lead, left_rest, met_s, coupled, IN_ORDER),)
-    if STAGED:  # where what they are made of was
-        sums_s = gl.allocate_shared_memory(gl.float32, [4, NUM_LEFT, NUM_RIGHT], flat3)
-    for i in gl.static_range(NUM_LEFT // TILE):
-        sums_s.slice(i * TILE, TILE, dim=1).slice(0, sums[i].shape[2], dim=2).store(sums[i])
+    sums_s = window_sums(left_s, right_s, coupled_s, TP, GROUP, JOINT, SHARED_PROBES, IN_ORDER, STAGED, coupled)
     if HISTORY:
         if JOINT:
             history_sums_s = sums_s.slice(TP, TP, dim=2)
         else:
-            left = left_fragments(history_left_s.load(as_fragments), coupled, IN_ORDER)
-            left_lead, left_rest = tf32_parts(left)
-            history_sums = coupling_sums(left_lead, left_rest, history_right_s, coupled, IN_ORDER)
-            history_sums_s = gl.allocate_shared_memory(gl.float32, [4, 2 * TP, TP], flat3, history_sums)
+            history_sums_s = far_sums(history_left_s, history_right_s, IN_ORDER, coupled)
         history_couplings_s = history_couplings(history_sums_s, history_scale_s)
     if PREFETCH == 2 and not PDL:
         prefetch(state_ptr, slot * stride_state_slot, pid_h * V + pid_v * BV, AHEAD * 64, BV, K)
     fence_async_shared()  # of the probes; it may wait for loads, so not before the couplings
     if R > 0:
-        tail_sums_s = gl.allocate_shared_memory(gl.float32, [4, TN, 8], flat3)
-        tail_sums_s.store(tail_coupling_sums(right_s, tail_right_s, coupled))
+        tail_sums_s = tail_coupling_sums(right_s, tail_right_s, coupled)
+    far_sums_s = sums_s
     if CAUSAL_BLOCKS and TP == 16:
-        left = left_fragments(far_left_s.load(gl.DotOperandLayout(0, coupled, K_WIDTH)), coupled, IN_ORDER)
-        left_lead, left_rest = tf32_parts(left)
-        far_sums = coupling_sums(left_lead, left_rest, far_right_s, coupled, IN_ORDER)
-        far_sums_s = gl.allocate_shared_memory(gl.float32, [4, 2 * TP, TP], flat3, far_sums)
-    quarters: gl.constexpr = gl.BlockedLayout(
-        [4, 1, 2 if TP == 16 else 1], [1, 8 if FEW else 4, 4 if FEW else 8], [1, 4, 1], [2, 1, 0]
-    )
-    pairs: gl.constexpr = gl.SliceLayout(0, quarters)
-    if CAUSAL_BLOCKS:
-        couplings = gl.sum(sums_s.slice(0, TP, dim=2).load(quarters), 0)
-        across = gl.sum(sums_s.slice(TP, TP, dim=2).load(quarters), 0)
-        probe_block = (gl.arange(0, 2 * TP, gl.SliceLayout(1, pairs)) % TP) // 4
-        key_block = gl.arange(0, TP, gl.SliceLayout(0, pairs)) // 4
-        couplings = gl.where(probe_block[:, None] == key_block[None, :], couplings, across)
-        if TP == 16:
-            is_far = (probe_block[:, None] >= 2) & (key_block[None, :] < 2)
-            couplings = gl.where(is_far, gl.sum(far_sums_s.load(quarters), 0), couplings)
-    elif FEW:
-        leads, rests = sums_s.slice(0, 8, dim=1), sums_s.slice(8, 8, dim=1)
-        small = gl.sum(rests.slice(0, 4, dim=2).load(quarters), 0) + gl.sum(leads.slice(4, 4, dim=2).load(quarters), 0)
-        couplings = gl.sum(leads.slice(0, 4, dim=2).load(quarters), 0) + small
-    else:
-        window_sums_s = sums_s.slice(0, TP, dim=2) if JOINT else sums_s
-        couplings = gl.sum(window_sums_s.load(quarters), 0)
-    couplings *= probe_scale_s.slice(0, 2 * TP).load(gl.SliceLayout(1, pairs))[:, None]
-    couplings *= key_scale_s.slice(0, TP).load(gl.SliceLayout(0, pairs))[None, :]
-    couplings_s = gl.allocate_shared_memory(gl.float32, [2 * TP, TP], flat2)
-    couplings_s.store(couplings)
+        far_sums_s = far_sums(far_left_s, far_right_s, IN_ORDER, coupled)
+    couplings_s = window_couplings(sums_s, far_sums_s, probe_scale_s, key_scale_s, TP, CAUSAL_BLOCKS, JOINT)
     tail_couplings_s, tail_products_s = couplings_s, probes_s
     if R > 0:
-        # Of a key and a probe, the other way around: eight probes are a product's narrow side.
-        tail_couplings = gl.sum(tail_sums_s.load(quarters), 0) * key_scale_s.load(gl.SliceLayout(1, pairs))[:, None]
-        tail_couplings_s = gl.allocate_shared_memory(gl.float32, [8, TN], flat2)
-        tail_couplings_s.permute((1, 0)).store(tail_couplings)
+        tail_couplings_s = tail_couplings(tail_sums_s, key_scale_s)
         tail_products_s = gl.allocate_shared_memory(
             gl.float32, [BV, 8 * R], gl.SwizzledSharedLayout(4, 4 // R, 2 * R, [1, 0])
         )
