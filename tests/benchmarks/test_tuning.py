@@ -122,6 +122,14 @@ def test_candidates_name_every_constant_of_their_kernel_and_no_other(op):
         assert candidate.constants.keys() - {"num_warps", "maxnreg"} == constants - common, candidate
 
 
+def test_no_candidate_asks_for_rows_that_a_program_does_not_have():
+    """Such a kernel does not compile."""
+    asking = [candidate.constants for candidate in known_candidates("verify") if candidate.constants.get("PREFETCH")]
+
+    assert asking
+    assert all(constants["BV"] > 64 * constants["AHEAD"] for constants in asking)
+
+
 def test_places_of_the_documented_grid_cover_every_launch():
     places = [Point("verify", "fp32", 12, batch, window).place for window in WINDOWS for batch in BATCHES]
 
