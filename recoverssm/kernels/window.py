@@ -184,7 +184,7 @@ def window_sums(
 
 @gluon.jit
 def far_sums(far_left_s, far_right_s, IN_ORDER: gl.constexpr, mma: gl.constexpr):
-    """As ``window_sums``, of blocks further apart."""
+    """As ``window_sums``, of blocks further apart or of a history, which have memory of their own."""
     left = left_fragments(far_left_s.load(gl.DotOperandLayout(0, mma, 1 if IN_ORDER else 4)), mma, IN_ORDER)
     left_lead, left_rest = tf32_parts(left)
     sums = coupling_sums(left_lead, left_rest, far_right_s, mma, IN_ORDER)
