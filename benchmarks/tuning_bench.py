@@ -1,9 +1,10 @@
 """One point of ``ci tune`` on a CUDA device: candidates are launched through the rows that they would become."""
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,7 +26,7 @@ from .providers.recoverssm import RecoverSSMProvider
 from .tuning import WrongError
 from .tuning_journal import Candidate, Point
 from .tuning_problems import CHECKED_LAYERS, FORMS, PROBLEMS, case_of, digest
-from .tuning_space import SPACES
+from .tuning_space import CHAINED, SPACES
 
 _TIMED: dict[str, tuple[Provider, str]] = {
     "verify": (RecoverSSMProvider(), "verify"),
@@ -52,13 +53,19 @@ def problem_of(point: Point, arch: int) -> Problem:
 
 def candidates_of(point: Point, arch: int, pattern: str = "*") -> list[Candidate]:
     """What fits a point, simplest form first: its incumbent, and of all that is known what matches a glob."""
-    problem, forms = problem_of(point, arch), FORMS[point.op]
-    kept = incumbent_of(point, arch).key
+    problem, forms, kept = problem_of(point, arch), FORMS[point.op], incumbent_of(point, arch)
+    known = [_with(candidate, kept.constants) for candidate in known_candidates(point.op)]
     return [
         candidate
-        for candidate in known_candidates(point.op)
-        if forms[candidate.form].fits(problem) and (candidate.key == kept or fnmatchcase(str(candidate), pattern))
+        for candidate in known
+        if forms[candidate.form].fits(problem) and (candidate.key == kept.key or fnmatchcase(str(candidate), pattern))
     ]
+
+
+def _with(candidate: Candidate, constants: Mapping[str, Any]) -> Candidate:
+    """The candidate with those of the constants that only chains feel."""
+    chained = constants.keys() & candidate.constants.keys() & CHAINED.keys()
+    return Candidate(candidate.form, candidate.constants | {name: constants[name] for name in chained})
 
 
 def known_candidates(op: str) -> list[Candidate]:
@@ -68,7 +75,9 @@ def known_candidates(op: str) -> list[Candidate]:
     known += [(row.form, row.constants) for row in load_table() if row.op == op]
     found: dict[str, Candidate] = {}
     for name in (*space, *(form for form in forms if form not in space)):
-        for candidate in (Candidate(form, dict(constants)) for form, constants in known if form == name):
+        for candidate in (
+            _with(Candidate(form, dict(constants)), CHAINED) for form, constants in known if form == name
+        ):
             found.setdefault(candidate.key, candidate)
     return list(found.values())
 

@@ -23,6 +23,10 @@ MEAN_ACCEPTED = {1: 1.0, 3: 2.73, 4: 3.0, 8: 3.84}
 Constant = int | bool | str
 
 
+CHAINED: Mapping[str, Constant] = {"DEPENDENTS": 0}
+"""What only chains of launches (PDL) feel, which nothing here times: a row that is written keeps what the table had."""
+
+
 def _grid(**axes: tuple[Constant, ...]) -> tuple[Mapping[str, Constant], ...]:
     """Every combination of some values of each constant."""
     return tuple(dict(zip(axes, values, strict=True)) for values in product(*axes.values()))
@@ -34,7 +38,7 @@ def _staged(**axes: tuple[Constant, ...]) -> tuple[Mapping[str, Constant], ...]:
 
 def _wgmma(**axes: tuple[Constant, ...]) -> tuple[Mapping[str, Constant], ...]:
     usual = {"CAUSAL_BLOCKS": (False,), "EVICT": (True,), "STAGED": (False,), "LATE": (False,), "GATE_FIRST": (False,)}
-    return _grid(**usual | {"num_warps": (4,)} | axes)
+    return _grid(**usual | {name: (value,) for name, value in CHAINED.items()} | {"num_warps": (4,)} | axes)
 
 
 def _mma(**axes: tuple[Constant, ...]) -> tuple[Mapping[str, Constant], ...]:

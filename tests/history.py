@@ -8,7 +8,8 @@ from torch import Tensor
 from recoverssm import GateParams, RecordRows, Records
 
 CONSTANTS = {"BV": 128, "CAUSAL_BLOCKS": False, "KC": 2, "AHEAD": 1, "EVICT": True}
-CONSTANTS |= {"STAGED": False, "LATE": False, "PREFETCH": 0, "GATE_FIRST": True, "PDL": False, "num_warps": 4}
+CONSTANTS |= {"STAGED": False, "LATE": False, "PREFETCH": 0, "GATE_FIRST": True, "DEPENDENTS": 0, "PDL": False}
+CONSTANTS |= {"num_warps": 4}
 
 
 def history_verify(

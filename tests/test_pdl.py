@@ -24,6 +24,7 @@ from tests.windows import Window, int32, storage_bits
 
 ROOT = Path(__file__).parents[1]
 K = V = 128
+TRIGGER = "launch_dependents"
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +50,8 @@ EARLY = [
         {"BV": 64},
         {"GATE_FIRST": True},
         {"LATE": True, "PREFETCH": 2},
+        {"DEPENDENTS": 1},
+        {"DEPENDENTS": 2},
     ],
     ids=str,
 )
@@ -141,14 +144,20 @@ def test_compiled_for_sm_90_all_but_states_and_gates_comes_after_the_wait(tmp_pa
     )
     assert done.returncode == 0, done.stderr
     assert not list(tmp_path.iterdir())  # what was compiled has PTX alone, and nobody else may find it
+    pairs = json.loads(done.stdout)
+    assert [early["dependents"] for _, early in pairs] == [0, 1, 2]
     # Where the row begins and ends, and its slot; before these the gate's two parameters, if the launch row has it so.
-    for (usual, early), num_loads in zip(json.loads(done.stdout), (5, 3), strict=True):
+    for (usual, early), num_loads in zip(pairs, (5, 3, 5), strict=True):
         assert (usual["waits"], early["waits"]) == (0, 2)
-        assert early["head"] == ["launch_dependents", *["load"] * num_loads]
+        assert early["head"] == [*[TRIGGER] * (early["dependents"] == 0), *["load"] * num_loads]
         assert set(early["idle"]) == {"st"}
         assert early["work"] == ["state"] * early["state_loads"]
         assert {"load", "st"} <= set(early["rest"])
         assert early["arithmetic"] == usual["arithmetic"] != []
+    _, waited, copied = (early["rest"] for _, early in pairs)
+    assert waited.index(TRIGGER) == 0
+    assert {"load", "st"} == set(copied[: copied.index(TRIGGER)])
+    assert [early["rest"].count(TRIGGER) for _, early in pairs] == [0, 1, 1]
 
 
 # A chain on the card.

@@ -28,7 +28,7 @@ from tests.windows import (
 
 U_TOL = {torch.float32: 5e-7, torch.bfloat16: 2e-6}  # a 16-bit state meets probes of 16 bits
 CONSTANTS = {"BV": 128, "CAUSAL_BLOCKS": False, "KC": 2, "AHEAD": 1, "EVICT": True}
-CONSTANTS |= {"STAGED": False, "LATE": False, "PREFETCH": 0, "GATE_FIRST": False}
+CONSTANTS |= {"STAGED": False, "LATE": False, "PREFETCH": 0, "GATE_FIRST": False, "DEPENDENTS": 0}
 
 
 @pytest.fixture(scope="module")

@@ -86,6 +86,7 @@ def _verify_wgmma_kernel(
     LATE: gl.constexpr,  # unless PDL, the L2 is asked for 64 rows, whose loads stand behind the copy into the records
     PREFETCH: gl.constexpr,  # the L2 is asked for slices that are not ahead: 1 early, 2 behind the couplings unless PDL
     GATE_FIRST: gl.constexpr,  # the gate's parameters are asked for before the state
+    DEPENDENTS: gl.constexpr,  # if PDL, the next launch may begin: 0 at once, 1 after the wait, 2 after the copy
     PDL: gl.constexpr,  # begins beside the kernel before, which must leave states, slots and starts alone
 ):
     """One program handles BV value rows of one head of one speculative row.
@@ -93,7 +94,7 @@ def _verify_wgmma_kernel(
     With history_lens the first history_lens[row] positions of the row's entry hold accepted tokens that its state
     lacks; the window is recorded behind them.
     """
-    if PDL:
+    if PDL and DEPENDENTS == 0:
         gdc_launch_dependents()
     gl.static_assert(K == 128)
     HISTORY: gl.constexpr = history_lens_ptr is not None
@@ -160,6 +161,8 @@ def _verify_wgmma_kernel(
     if PDL:
         # Nothing above is written during a step. Every program waits: who waits for us has then waited for all before.
         gdc_wait()
+        if DEPENDENTS == 1:
+            gdc_launch_dependents()
 
     offs_t = gl.arange(0, TP, gl.SliceLayout(1, own_channel))[:, None]
     offs_k = channel(gl.arange(0, K, gl.SliceLayout(0, own_channel)), ITEM_BITS)[None, :]
@@ -256,6 +259,9 @@ def _verify_wgmma_kernel(
     if LATE and not PDL:  # behind what gates, probes and couplings begin with
         for i in gl.static_range(AHEAD * KC):
             chunks = chunks + (load_chunk(state_ptrs, i, K, KK, EVICT),)
+
+    if PDL and DEPENDENTS == 2:
+        gdc_launch_dependents()
 
     # The decays since the window began, and the probes.
     if GATE_FIRST:

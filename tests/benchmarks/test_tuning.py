@@ -122,6 +122,17 @@ def test_candidates_name_every_constant_of_their_kernel_and_no_other(op):
         assert candidate.constants.keys() - {"num_warps", "maxnreg"} == constants - common, candidate
 
 
+@pytest.mark.parametrize("num_rows", [8, 32])
+def test_what_chains_alone_feel_stays_as_the_table_has_it(num_rows):
+    """Candidates are timed by themselves: one with another start of the next launch would be the same kernel again."""
+    point = Point("verify", "fp32", 12, num_rows, 8)
+    kept = incumbent_of(point, 90).constants["DEPENDENTS"]
+    constants = [one.constants for one in candidates_of(point, 90) if one.form == "wgmma"]
+
+    assert {each["DEPENDENTS"] for each in constants} == {kept}
+    assert {one.constants.get("DEPENDENTS", 0) for one in known_candidates("verify")} == {0}
+
+
 def test_no_candidate_asks_for_rows_that_a_program_does_not_have():
     """Such a kernel does not compile."""
     asking = [candidate.constants for candidate in known_candidates("verify") if candidate.constants.get("PREFETCH")]
