@@ -82,23 +82,36 @@ class BenchCase:
         )
 
 
-def kimi_k3(tp: int, num_requests: int, spec_query_len: int, mean_accepted: float, state_dtype: str) -> BenchCase:
-    """The case of Kimi-K3 on one of ``tp`` tensor-parallel ranks."""
+def kimi_k3(
+    tp: int,
+    num_requests: int,
+    spec_query_len: int,
+    mean_accepted: float,
+    state_dtype: str,
+    *,
+    bounded: bool = True,
+) -> BenchCase:
+    """The case of Kimi-K3 on one of ``tp`` tensor-parallel ranks, or what it would be with an unbounded gate."""
+    name = f"kimi_k3_tp{tp}_b{num_requests}_t{spec_query_len}_a{mean_accepted:.2f}_{state_dtype}"
     batch = "1 request" if num_requests == 1 else f"{num_requests} requests"
+    gate = "" if bounded else ", with the unbounded gate of Kimi-Linear"
     return BenchCase(
-        name=f"kimi_k3_tp{tp}_b{num_requests}_t{spec_query_len}_a{mean_accepted:.2f}_{state_dtype}",
-        stands_for=f"{_PLACEMENTS[tp]}, {batch} per rank; {_WINDOWS[spec_query_len, mean_accepted]}",
+        name=name if bounded else f"{name}_unbounded",
+        stands_for=f"{_PLACEMENTS[tp]}{gate}, {batch} per rank; {_WINDOWS[spec_query_len, mean_accepted]}",
         shape=KDAShape(num_heads=KIMI_K3_HEADS // tp, spec_query_len=spec_query_len),
         num_requests=num_requests,
         mean_accepted=mean_accepted,
         state_dtype=state_dtype,
+        lower_bound=KIMI_K3_LOWER_BOUND if bounded else None,
     )
 
 
-def _grid(tp: int, batches: Iterable[int], windows: Iterable[tuple[int, float]]) -> list[BenchCase]:
+def _grid(
+    tp: int, batches: Iterable[int], windows: Iterable[tuple[int, float]], *, bounded: bool = True
+) -> list[BenchCase]:
     windows = tuple(windows)
     return [
-        kimi_k3(tp, num_requests, spec_query_len, mean_accepted, state_dtype)
+        kimi_k3(tp, num_requests, spec_query_len, mean_accepted, state_dtype, bounded=bounded)
         for spec_query_len, mean_accepted in windows
         for num_requests in batches
         for state_dtype in STATE_DTYPES
@@ -144,6 +157,7 @@ SETS: dict[str, tuple[BenchCase, ...]] = {
         + _grid(8, (32,), [(4, 4.00), (9, 4.00), (16, 4.00), (8, 1.00), (8, 8.00)])
         + _grid(16, (64,), [(8, 4.00)])
         + _grid(1, (4,), [(8, 4.00)])
+        + _grid(8, (1, 32, 128), [(8, 4.00)], bounded=False)
     ),
     LEAGUE: tuple(_grid(8, _LEAGUE_BATCHES, [(4, 3.00), *_DSPARK, (9, 4.00), *_LEAGUE_ENDS])),
     "published": tuple(_grid(8, _LEAGUE_BATCHES, _DSPARK) + _PUBLISHED_FOLDS),

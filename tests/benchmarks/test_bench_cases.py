@@ -35,9 +35,17 @@ def test_smaller_sets_hold_nothing_that_the_nightly_set_lacks():
 def test_the_roofline_set_has_windows_of_every_padding_and_as_many_request_heads_by_three_splits():
     shapes = {(case.shape.num_heads, case.num_requests) for case in SETS["roofline"]}
 
-    assert len(SETS["roofline"]) == 24
+    assert len(SETS["roofline"]) == 30
     assert {case.shape.spec_query_len for case in SETS["roofline"]} == {4, 8, 9, 16}
     assert [heads * requests for heads, requests in sorted(shapes)].count(384) == 3
+
+
+def test_the_roofline_set_has_the_unbounded_gate_from_one_request_to_many():
+    cases = [case for case in SETS["roofline"] if case.lower_bound is None]
+
+    assert {(case.num_requests, case.state_dtype) for case in cases} == {
+        (requests, dtype) for requests in (1, 32, 128) for dtype in ("fp32", "bf16")
+    }
 
 
 @pytest.mark.parametrize("case", [*SETS["nightly"], *SETS["roofline"]], ids=str)
@@ -46,8 +54,9 @@ def test_a_case_says_what_its_name_says(case):
 
     assert record.name == (
         f"kimi_k3_tp{96 // record.num_heads}_b{record.num_requests}_t{record.spec_query_len}"
-        f"_a{record.mean_accepted:.2f}_{record.state_dtype}"
+        f"_a{record.mean_accepted:.2f}_{record.state_dtype}{'_unbounded' if case.lower_bound is None else ''}"
     )
+    assert ("unbounded gate" in record.stands_for) == (case.lower_bound is None)
     assert record.num_layers == 69
     assert record.stands_for.startswith("Kimi-K3 ")
 
