@@ -35,8 +35,8 @@ def test_smaller_sets_hold_nothing_that_the_nightly_set_lacks():
 def test_the_roofline_set_has_windows_of_every_padding_and_as_many_request_heads_by_three_splits():
     shapes = {(case.shape.num_heads, case.num_requests) for case in SETS["roofline"]}
 
-    assert len(SETS["roofline"]) == 30
-    assert {case.shape.spec_query_len for case in SETS["roofline"]} == {4, 8, 9, 16}
+    assert len(SETS["roofline"]) == 36
+    assert {case.shape.spec_query_len for case in SETS["roofline"]} == {3, 4, 8, 9, 16}
     assert [heads * requests for heads, requests in sorted(shapes)].count(384) == 3
 
 
