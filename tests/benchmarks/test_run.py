@@ -39,7 +39,7 @@ def test_list_names_the_cases_and_whom_they_stand_for():
 
 
 def test_list_without_a_set_names_those_of_all_sets():
-    result = run("--list", "--case", "*_t3_a2.73_*")
+    result = run("--list", "--case", "*_b32_t3_a2.73_*")
 
     assert [line.split()[0] for line in result.output.splitlines()] == [
         *("set:", CASE, CASE.replace("fp32", "bf16")),
