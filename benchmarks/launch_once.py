@@ -25,7 +25,7 @@ ONE_KERNEL_OPS = ("verify", "commit_plan", "commit_state", "conv")
 COUNTED_L2S = 4
 """Modelled and counted reads are compared where an op reads at least so many times the L2."""
 
-_NAME = re.compile(r"kimi_k3_tp(\d+)_b(\d+)_t(\d+)_a(\d+\.\d+)_(fp32|bf16)")
+_NAME = re.compile(r"kimi_k3_tp(\d+)_b(\d+)_t(\d+)_a(\d+\.\d+)_(fp32|bf16)(_unbounded)?")
 
 app = CommandLine(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
@@ -74,7 +74,7 @@ def case_named(name: str) -> BenchCase:
         raise LookupError(f"--case: expected a name like kimi_k3_tp8_b32_t8_a3.84_fp32, got {name!r}")
     tp, num_requests, window = (int(match[group]) for group in (1, 2, 3))
     try:
-        return kimi_k3(tp, num_requests, window, float(match[4]), match[5])
+        return kimi_k3(tp, num_requests, window, float(match[4]), match[5], bounded=match[6] is None)
     except (KeyError, ValueError) as error:
         raise LookupError(f"--case: {name!r}: no such placement or window: {error}") from error
 

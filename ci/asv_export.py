@@ -31,7 +31,7 @@ EXPORT_VERSION = "1"  # raised when a number here comes to mean something else; 
 PARAM_NAMES = ("B", "T", "dtype", "acceptance")
 RECORDS_OF_A_NIGHT = 10  # and more where several runs or GPUs made it, which are looked for so far back
 COMMIT_HASH = re.compile(r"[0-9A-Fa-f]{7,64}")
-SIZES = re.compile(r"_b\d+_t\d+_a[\d.]+_(fp32|bf16)$")
+SIZES = re.compile(r"_b\d+_t\d+_a[\d.]+_(fp32|bf16)(?=_unbounded$|$)")
 HOST_CONTRACTS = frozenset({"host-dispatch", "cpu-reference"})
 METRICS: dict[str, tuple[str, str, float]] = {
     "device_us": ("device", "seconds", 1e-6),

@@ -140,7 +140,7 @@ def _surroundings() -> Table:
         (
             "case",
             "kimi_k3_tp8_b32_t8_a3.84_fp32: model, ranks, requests, tokens a window, accepted tokens, dtype of states",
-            "a named workload",
+            "a named workload; _unbounded: with the gate that has no bound",
         ),
     )
     return Table("Words", heads("word", "~what it holds", "role"), tuple(cells(*row) for row in rows))

@@ -5,7 +5,7 @@ from benchmarks.launch_once import COUNTED_L2S, case_named, large_cases
 from benchmarks.providers.base import layer_sizes
 
 
-@pytest.mark.parametrize("case", SETS["nightly"], ids=str)
+@pytest.mark.parametrize("case", [*SETS["nightly"], *SETS["roofline"]], ids=str)
 def test_every_case_of_a_set_is_found_by_its_name(case):
     assert case_named(case.name) == case
 

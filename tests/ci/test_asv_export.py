@@ -335,6 +335,11 @@ def test_a_case_without_sizes_in_its_name_keeps_its_name():
     assert benchmark_name(timed(1.0, case="mixed")) == "mixed.verify.recoverssm.device.graph_cold"
 
 
+def test_cases_with_the_unbounded_gate_are_a_benchmark_of_their_own():
+    unbounded = timed(1.0, case="kimi_k3_tp8_b32_t8_a4.00_bf16_unbounded")
+    assert benchmark_name(unbounded) == "kimi_k3_tp8_unbounded.verify.recoverssm.device.graph_cold"
+
+
 def test_asv_publishes_and_compares_exported_nights(repo, tmp_path):
     folder, (old, new) = repo
     records = records_of(old) + records_of(new, [1.5 * value for value in QUIET])
